@@ -1,9 +1,11 @@
-"""Small TorchScript programs as examples, how they are saved, and how two runs are compared."""
+"""Programs of TorchScript as examples, how they are saved, and how two runs are compared."""
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -18,54 +20,78 @@ from torch import Tensor, nn
 from hookscope.errors import InputError
 from tests.oracle.by_hand import same_bits
 
+Call = tuple[Any, ...]
+
 
 @dataclass(frozen=True)
 class Example:
-    """A program: what makes it, and the arguments of calls that are made one after another.
+    """A method of a module in a file, and the arguments of calls that are made one after another.
 
     Attributes:
-        make: gives a module to script, or one that is scripted or traced already.
         calls: for each call the positional arguments.
+        module: the name of the submodule that is called; the whole if empty.
         method: what is called.
         fresh: whether it also runs where none of the classes it was made from exist.
     """
 
-    make: Callable[[], nn.Module]
-    calls: tuple[tuple[Any, ...], ...]
+    calls: tuple[Call, ...]
+    module: str = ""
     method: str = "forward"
     fresh: bool = True
+
+    def of(self, whole: nn.Module) -> Callable[..., Any]:
+        """Return what is called in the module of the file."""
+        module = getattr(whole, self.module) if self.module else whole
+        return module if self.method == "forward" else getattr(module, self.method)
 
 
 @dataclass
 class Table:
-    """Examples by name; ``function`` and ``module`` put what they decorate into it."""
+    """Functions and modules, as methods and children of one module, and their calls."""
 
+    functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    makers: dict[str, Callable[[], nn.Module]] = field(default_factory=dict)
     examples: dict[str, Example] = field(default_factory=dict)
 
-    def function(self, *calls: tuple[Any, ...], **options: Any) -> Callable[[Any], Any]:
-        """Make the decorated function the ``forward`` of a module."""
+    def function(self, *calls: Call, fresh: bool = True) -> Any:
+        """Make the decorated function a method."""
 
         def add(function: Any) -> Any:
             name = function.__name__
-            kind = type(name.title().replace("_", ""), (nn.Module,), {"forward": function})
-            kind.__module__ = function.__module__
-            self.add(name, kind, *calls, **options)
+            self.functions[name] = function
+            self.examples[name] = Example(calls, method=name, fresh=fresh)
             return function
 
         return add
 
-    def module(self, *calls: tuple[Any, ...], **options: Any) -> Callable[[Any], Any]:
-        """Take the decorated class, or function that makes a module."""
+    def module(self, *calls: Call, method: str = "forward") -> Any:
+        """Make the decorated class, or function that makes a module, a child."""
 
-        def add(make: Any) -> Any:
-            self.add(make.__name__, make, *calls, **options)
-            return make
+        def add(maker: Any) -> Any:
+            self.makers[maker.__name__] = maker
+            self.examples[maker.__name__] = Example(calls, maker.__name__, method)
+            return maker
 
         return add
 
-    def add(self, name: str, make: Any, *calls: tuple[Any, ...], **options: Any) -> None:
-        assert name not in self.examples, f"two examples are called {name}"
-        self.examples[name] = Example(make, calls or ((),), **options)
+    def whole(self, only: str = "") -> nn.Module:
+        """A module with the methods and children, or one of them."""
+
+        def chosen(members: dict[str, Any]) -> dict[str, Any]:
+            return {only: members[only]} if only in members else {} if only else members
+
+        methods = {name: torch.jit.export(one) for name, one in chosen(self.functions).items()}
+        kind = type("Whole", (nn.Module,), {"forward": _nothing, **methods})
+        kind.__module__ = __name__
+        whole: nn.Module = kind()
+        for name, make in chosen(self.makers).items():
+            torch.manual_seed(0)
+            whole.add_module(name, make())
+        return whole
+
+
+def _nothing(self: nn.Module) -> int:
+    return 0
 
 
 @contextmanager
@@ -76,11 +102,23 @@ def quietly() -> Any:
         yield
 
 
-def saved(example: Example, path: Path) -> Path:
-    """Script the example, unless it is scripted, and save it."""
+def program_of(source: str, folder: Path) -> type[nn.Module]:
+    """The class ``Program`` of a source, from a file, as TorchScript reads it anew."""
+    path = folder / "program.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("generated_program", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["generated_program"] = module
     with quietly():
-        torch.manual_seed(0)
-        module = example.make()
+        spec.loader.exec_module(module)
+    found: type[nn.Module] = module.Program
+    return found
+
+
+def saved(module: nn.Module, path: Path) -> Path:
+    """Script the module, unless it is scripted, and save it."""
+    with quietly():
         if not isinstance(module, torch.jit.ScriptModule):
             module = torch.jit.script(module.eval())
         module.save(str(path))
@@ -95,7 +133,7 @@ class Outcome:
     error: BaseException | None = None
 
 
-def outcome(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Outcome:
+def outcome(function: Callable[..., Any], arguments: Call) -> Outcome:
     """Call on copies of the arguments, always from the same random state."""
     given = copy.deepcopy(arguments)
     torch.manual_seed(7)

@@ -20,8 +20,7 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import InputError
-from tests.sources.torchscript.examples import Outcome, quietly, unlike
-from tests.sources.torchscript.test_generated import program_of
+from tests.sources.torchscript.examples import Outcome, program_of, quietly, unlike
 
 PLAIN = ["int", "float", "bool", "complex", "str", "Tensor", "torch.device", "torch.dtype", "Any"]
 NESTED = [

@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(14)
 @pytest.mark.filterwarnings("ignore")  # of torchvision and the compiler, about themselves
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(

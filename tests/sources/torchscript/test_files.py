@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
-import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.sources.meta import meta_copy
 from tests.archives import rezip
 from tests.refusals import refused
-from tests.sources.torchscript.examples import quietly
+from tests.sources.torchscript.examples import program_of, quietly
 
 
 class Net(nn.Module):
@@ -61,12 +61,11 @@ def net(tmp_path: Path) -> Path:
 
 def test_an_opened_file_is_an_ordinary_module(net: Path) -> None:
     module = hookscope.load_model(net).module
-    executed = []
-    module.get_submodule("first").register_forward_hook(lambda *_: executed.append(1))
-    module(torch.ones(1, 4))
     assert not isinstance(module, torch.jit.ScriptModule)
-    assert executed == [1]
     assert not module.training
+    x = torch.ones(1, 4)
+    assert torch.equal(module(x=x, scale=2.0), module(x, 2.0))
+    assert not torch.equal(module(x), module(x, 2.0))
 
 
 def test_parameters_that_were_shared_are_shared(net: Path) -> None:
@@ -78,20 +77,10 @@ def test_parameters_that_were_shared_are_shared(net: Path) -> None:
     assert sum(p.numel() for p in module.parameters()) == 16 + 4 + 4
 
 
-def test_optional_and_keyword_arguments_are_taken(net: Path) -> None:
-    module = hookscope.load_model(net).module
-    x = torch.ones(1, 4)
-    assert torch.equal(module(x=x, scale=2.0), module(x, 2.0))
-    assert not torch.equal(module(x), module(x, 2.0))
-
-
 def test_another_method_runs_in_place_of_forward(net: Path) -> None:
     shot = hookscope.capture(net, method="encode", shape=(1, 4))
     assert list(shot) == ["first/output", "./output"]
-
-
-def test_a_method_that_is_not_there_is_named_with_those_that_are(net: Path) -> None:
-    with refused(ModelError, "no method 'encod'", hint="encode"):
+    with refused(ModelError, "'encod'", hint="encode"):
         hookscope.load_model(net, method="encod")
 
 
@@ -102,6 +91,7 @@ def test_copies_run_by_themselves(net: Path) -> None:
         twin.get_submodule("first").weight.zero_()
     x = torch.ones(1, 4)
     assert not torch.equal(module(x), twin(x))
+    assert torch.equal(module(x), hookscope.load_model(net).module(x))
     assert meta_copy(module)(x.to("meta")).device.type == "meta"
     assert twin.double()(x.double()).dtype is torch.float64
 
@@ -109,13 +99,6 @@ def test_copies_run_by_themselves(net: Path) -> None:
 class MakesZeros(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.zeros(x.shape[-1]) + torch.tensor([1.0, 2.0, 3.0, 4.0])
-
-
-def test_a_device_in_the_graph_moves_with_the_model(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), MakesZeros())
-    file = traced(model, torch.ones(1, 4), tmp_path / "zeros.pt")
-    module = hookscope.load_model(file).module
-    assert meta_copy(module)(torch.ones(1, 4, device="meta")).device.type == "meta"
 
 
 def test_files_beside_the_model_do_no_harm(
@@ -136,46 +119,31 @@ def test_weights_of_a_file_take_the_place_of_its_own(net: Path, tmp_path: Path) 
     assert torch.equal(module(torch.ones(1, 4)), torch.ones(1, 4))
 
 
-def test_a_file_is_built_already(net: Path) -> None:
-    with pytest.raises(RequestError, match="takes no arguments"):
-        hookscope.load_model(net, model_args={"width": 3})
-    with pytest.raises(RequestError, match="no weights called 'default'"):
-        hookscope.load_model(net, weights="default")
+@pytest.mark.parametrize(
+    ("given", "subject"),
+    [({"model_args": {"width": 3}}, "model_args"), ({"weights": "best"}, "best")],
+)
+def test_a_file_is_built_already(net: Path, given: dict[str, Any], subject: str) -> None:
+    with pytest.raises(RequestError, match=subject):
+        hookscope.load_model(net, **given)
 
 
 def test_a_damaged_file_is_told(net: Path, tmp_path: Path) -> None:
-    damaged = rezip(
-        net,
-        tmp_path / "damaged.pt",
-        lambda name, data: data[: len(data) // 2] if name.endswith(".py") else data,
-    )
-    with pytest.raises(ModelError, match="cannot be opened"):
-        hookscope.load_model(damaged)
+    def halved(name: str, data: bytes) -> bytes:
+        return data[: len(data) // 2] if name.endswith(".py") else data
 
-
-def test_a_file_cut_short_is_told(net: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.pt"
-    cut.write_bytes(net.read_bytes()[:-300])
-    with pytest.raises(ModelError, match="cut-off"):
-        hookscope.load_model(cut)
-
-
-FOREIGN = """
-import sys, warnings, torch
-warnings.simplefilter("ignore")
-torch.library.define("strange::twice", "(Tensor x) -> Tensor")
-torch.library.impl("strange::twice", "CPU")(lambda x: x * 2)
-class Net(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.strange.twice(x)
-torch.jit.script(Net()).save(sys.argv[1])
-"""
+    (tmp_path / "cut.pt").write_bytes(net.read_bytes()[:-300])
+    for file in (rezip(net, tmp_path / "damaged.pt", halved), tmp_path / "cut.pt"):
+        with pytest.raises(ModelError, match=file.name):
+            hookscope.load_model(file)
 
 
 def test_an_operator_of_a_library_that_is_not_there_is_named(tmp_path: Path) -> None:
-    script, file = tmp_path / "make.py", tmp_path / "foreign.pt"
-    script.write_text(FOREIGN)  # TorchScript reads the source of what it compiles
-    subprocess.run([sys.executable, str(script), str(file)], check=True, capture_output=True)
+    file = rezip(
+        scripted(Halves(), tmp_path / "net.pt"),
+        tmp_path / "foreign.pt",
+        lambda name, data: data.replace(b"torch.div(x, 2)", b"ops.strange.twice(x)"),
+    )
     with refused(ModelError, "strange::twice", hint="library"):
         hookscope.load_model(file)
 
@@ -187,26 +155,6 @@ def test_what_optimize_for_inference_leaves_behind_is_told(tmp_path: Path) -> No
         torch.jit.optimize_for_inference(made).save(str(file))
     with pytest.raises(ModelError, match="optimize_for_inference"):
         hookscope.load_model(file)
-
-
-class SavesAFile(nn.Module):
-    def forward(self, x: Tensor, tell: bool = False) -> Tensor:
-        if tell:
-            torch.save([x], "stolen.pt")
-        return x + 1
-
-
-def test_a_graph_that_would_write_a_file_is_stopped_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    module = hookscope.load_model(scripted(SavesAFile(), tmp_path / "net.pt")).module
-    assert torch.equal(module(torch.ones(2)), torch.full((2,), 2.0))
-    with pytest.raises(
-        NotImplementedError, match=r"aten::save in SavesAFile.forward at .*test_files"
-    ):
-        module(torch.ones(2), True)
-    assert not (tmp_path / "stolen.pt").exists()
 
 
 class SavesWhenOpened(nn.Module):
@@ -239,7 +187,7 @@ def test_a_file_that_would_write_another_while_it_is_opened_is_refused(
         tmp_path / "crafted.pt",
         lambda name, data: data.replace(b"torch.save", call.encode()),
     )
-    with pytest.raises(ModelError, match="__setstate__, and its code names"):
+    with pytest.raises(ModelError, match="__setstate__"):
         hookscope.load_model(path)
     assert not Path("stolen.pt").exists()
     with quietly():
@@ -247,13 +195,13 @@ def test_a_file_that_would_write_another_while_it_is_opened_is_refused(
     assert Path("stolen.pt").exists()  # PyTorch itself runs it
 
 
-class TwoInputs(nn.Module):
+class Same(nn.Module):
     def forward(self, x: Tensor, count: int) -> Tensor:
         return x * count
 
 
 def test_inputs_that_cannot_be_guessed_are_listed(tmp_path: Path) -> None:
-    file = scripted(TwoInputs(), tmp_path / "two.pt")
+    file = scripted(Same(), tmp_path / "two.pt")
     with pytest.raises(InputError, match="x: Tensor, count: int"):
         hookscope.capture(file)
     shot = hookscope.capture(file, input=(torch.ones(2), 3))
@@ -294,15 +242,20 @@ def as_from_a_gpu(name: str, data: bytes) -> bytes:
     return data.replace(b'torch.device("cpu")', b'torch.device("cuda:0")')
 
 
-def test_a_file_saved_on_a_gpu_runs_on_a_cpu(tmp_path: Path) -> None:
-    torch.manual_seed(0)
+def unchanged(name: str, data: bytes) -> bytes:
+    return data
+
+
+@pytest.mark.parametrize(("change", "there"), [(as_from_a_gpu, True), (unchanged, False)])
+def test_a_device_in_the_graph_is_where_the_model_is(
+    change: Callable[[str, bytes], bytes], there: bool, tmp_path: Path
+) -> None:
     model = nn.Sequential(nn.Linear(4, 4), MakesZeros())
     file = traced(model, torch.ones(1, 4), tmp_path / "net.pt")
-    there = rezip(file, tmp_path / "there.pt", as_from_a_gpu)
-    assert b"cuda:0" in there.read_bytes()
-    module = hookscope.load_model(there).module
+    written = rezip(file, tmp_path / "written.pt", change)
+    assert (b"cuda:0" in written.read_bytes()) == there
+    module = hookscope.load_model(written).module
     assert torch.equal(module(torch.ones(1, 4)), model(torch.ones(1, 4)))
-    # It has stood on a GPU all along as far as the graph is concerned, and so moves with the model.
     assert meta_copy(module)(torch.ones(1, 4, device="meta")).device.type == "meta"
 
 
@@ -325,11 +278,6 @@ def test_a_file_of_an_older_release_means_what_it_meant_then(tmp_path: Path) -> 
     found = hookscope.load_model(old).module(numbers)
     assert torch.equal(found, expected)
     assert not torch.equal(found, hookscope.load_model(file).module(numbers))
-
-
-class Same(nn.Module):
-    def forward(self, x: Tensor, count: int) -> Tensor:
-        return x * count
 
 
 class Twice(nn.Module):
@@ -389,35 +337,24 @@ def test_names_do_not_get_in_each_others_way(tmp_path: Path) -> None:
 
 
 def test_deeply_nested_branches_are_opened(tmp_path: Path) -> None:
-    lines = ["import torch", "class Net(torch.nn.Module):", "    def forward(self, n: int) -> int:"]
-    lines += [
-        f"        {'el' if n else ''}if n == {n}:\n            return {n * 7}" for n in range(200)
+    lines = [
+        "import torch",
+        "class Program(torch.nn.Module):",
+        "    def forward(self, n: int) -> int:",
+        *(
+            f"        {'el' if n else ''}if n == {n}:\n            return {n * 7}"
+            for n in range(200)
+        ),
+        "        return -1",
     ]
-    (tmp_path / "deep.py").write_text("\n".join([*lines, "        return -1"]))
-    spec = importlib.util.spec_from_file_location("deep", tmp_path / "deep.py")
-    assert spec and spec.loader
-    deep = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(deep)
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(5000)  # which the compiler needs as well
     try:
-        file = scripted(deep.Net(), tmp_path / "net.pt")
+        file = scripted(program_of("\n".join(lines), tmp_path)(), tmp_path / "net.pt")
     finally:
         sys.setrecursionlimit(before)
     module = hookscope.load_model(file).module
     assert [module(n) for n in (0, 100, 199, 200)] == [0, 700, 1393, -1]
-
-
-class Maps(nn.Module):
-    def forward(self, x: Tensor, path: str) -> Tensor:
-        return torch.ops.aten.from_file(path, True, 4, out=x)
-
-
-def test_no_graph_opens_a_file_by_any_overload(tmp_path: Path) -> None:
-    module = hookscope.load_model(scripted(Maps(), tmp_path / "net.pt")).module
-    with pytest.raises(NotImplementedError, match="opens a file"):
-        module(torch.ones(4), str(tmp_path / "made.bin"))
-    assert not (tmp_path / "made.bin").exists()
 
 
 def test_the_seed_draws_the_noise_of_a_guessed_shape(tmp_path: Path) -> None:

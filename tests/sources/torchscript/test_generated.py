@@ -7,11 +7,9 @@ dividend is the least integer.
 
 from __future__ import annotations
 
-import importlib.util
 import linecache
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,16 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
-from torch import nn
 
 import hookscope
-from tests.sources.torchscript.examples import Example, difference, outcome, quietly, saved
+from tests.sources.torchscript.examples import difference, outcome, program_of, quietly, saved
 
 HEAD = """from typing import Dict, List
 import torch
 from torch import Tensor, nn
 
 def helper(n: int, items: List[int], x: float) -> int:
-{helper}
+    {helper}
     return n
 
 class Program(nn.Module):
@@ -107,14 +104,7 @@ LEAVES = {
     "l": ["l0", "l1", "[4, 2]"],
     "T": ["t0", "t1"],
 }
-VARIABLES = {
-    "iv": ["i0", "i1"],
-    "fv": ["f0", "f1"],
-    "bv": ["b0", "b1"],
-    "sv": ["s0", "s1"],
-    "lv": ["l0", "l1"],
-    "tv": ["t0", "t1"],
-}
+VARIABLES = {f"{kind}v": [f"{kind}0", f"{kind}1"] for kind in "ifbslt"}
 
 
 class Writer:
@@ -132,73 +122,47 @@ class Writer:
         if depth == 0:
             return self.pick(LEAVES[kind])
         text = self.pick(KINDS[kind])
-        return f"({self.filled(text, depth - 1)})"
-
-    def filled(self, text: str, depth: int) -> str:
-        """The template with each of its gaps filled anew."""
         text = text.replace("{d}", "d0").replace("{i2}", self.pick(["i1", "3", "0", "-2"]))
-        for gap, kind in (("{i}", "i"), ("{f}", "f"), ("{b}", "b"), ("{s}", "s"), ("{l}", "l")):
-            while gap in text:
-                text = text.replace(
-                    gap, self.expression(kind, depth) if depth else self.pick(LEAVES[kind]), 1
-                )
-        return text.replace("{{", "{").replace("}}", "}")
+        for gap in "ifbsl":
+            while f"{{{gap}}}" in text:
+                text = text.replace(f"{{{gap}}}", self.expression(gap, depth - 1), 1)
+        return f"({text})".replace("{{", "{").replace("}}", "}")
 
     def statement(self, indent: str, depth: int) -> list[str]:
         kind = self.draw(st.integers(0, 9)) if depth else 9
-        if kind == 0 and self.loops < 3:
-            return self.loop(
-                indent, depth, f"for k{self.names} in range({self.expression('i', 1)} % 4):"
-            )
-        if kind == 1 and self.loops < 3:
-            return self.loop(
-                indent,
-                depth,
-                f"for k{self.names} in {self.pick(['[1, 5, 2]', 'l0[:3]', 'l1[:2]'])}:",
-            )
-        if kind == 2 and self.loops < 3:
-            return self.counted(indent, depth)
+        if kind < 3 and self.loops < 3:
+            return self.loop(indent, depth, kind)
         if kind in (3, 4):
-            lines = [
-                f"{indent}if {self.expression('b', 1)}:",
-                *self.block(indent + "    ", depth - 1),
-            ]
+            lines = [f"if {self.expression('b', 1)}:", *self.block(depth - 1)]
             if self.draw(st.booleans()):
-                lines += [
-                    f"{indent}elif {self.expression('b', 1)}:",
-                    *self.block(indent + "    ", depth - 1),
-                ]
+                lines += [f"elif {self.expression('b', 1)}:", *self.block(depth - 1)]
             if self.draw(st.booleans()):
-                lines += [f"{indent}else:", *self.block(indent + "    ", depth - 1)]
-            return lines
-        if kind == 5 and self.loops:
-            return [
-                f"{indent}if {self.expression('b', 1)}:",
-                f"{indent}    {self.pick(['break', 'continue'])}",
-            ]
-        return [indent + self.simple()]
+                lines += ["else:", *self.block(depth - 1)]
+        elif kind == 5 and self.loops:
+            lines = [f"if {self.expression('b', 1)}:", f"    {self.pick(['break', 'continue'])}"]
+        else:
+            lines = [self.simple()]
+        return [indent + line for line in lines]
 
-    def loop(self, indent: str, depth: int, head: str) -> list[str]:
+    def loop(self, indent: str, depth: int, kind: int) -> list[str]:
+        """A loop over numbers, over a list, or while a condition holds."""
         name = f"k{self.names}"
         self.names += 1
-        self.loops += 1
-        body = self.block(indent + "    ", depth - 1)
-        self.loops -= 1
-        return [indent + head, f"{indent}    i1 = i1 + {name}", *body]
-
-    def counted(self, indent: str, depth: int) -> list[str]:
-        name = f"w{self.names}"
-        self.names += 1
-        self.loops += 1
-        body = self.block(indent + "    ", depth - 1)
-        self.loops -= 1
-        condition = self.expression("b", 1)
-        return [
-            f"{indent}{name} = 0",
-            f"{indent}while {name} < 4 and {condition}:",
-            f"{indent}    {name} += 1",
-            *body,
+        over = [
+            f"range({self.expression('i', 1)} % 4)",
+            self.pick(["[1, 5, 2]", "l0[:3]", "l1[:2]"]),
         ]
+        heads = [f"for {name} in {one}:" for one in over]
+        self.loops += 1
+        body = self.block(depth - 1)
+        self.loops -= 1
+        lines = [
+            f"{name} = 0",
+            f"while {name} < 4 and {self.expression('b', 1)}:",
+            f"    {name} += 1",
+        ]
+        start = lines if kind == 2 else [heads[kind], f"    i1 = i1 + {name}"]
+        return [indent + line for line in (*start, *body)]
 
     def simple(self) -> str:
         text = self.pick(SIMPLE)
@@ -207,24 +171,18 @@ class Writer:
         for gap in "IFBSLT":
             while f"{{{gap}}}" in text:
                 kind = gap if gap == "T" else gap.lower()
-                text = text.replace(
-                    f"{{{gap}}}", self.expression(kind, self.draw(st.integers(0, 2))), 1
-                )
+                depth = self.draw(st.integers(0, 2))
+                text = text.replace(f"{{{gap}}}", self.expression(kind, depth), 1)
         return text.replace("{{", "{").replace("}}", "}")
 
-    def block(self, indent: str, depth: int) -> list[str]:
+    def block(self, depth: int) -> list[str]:
         count = self.draw(st.integers(1, 3))
-        return [line for _ in range(count) for line in self.statement(indent, depth)]
+        return [line for _ in range(count) for line in self.statement("    ", depth)]
 
 
 HELPERS = [
-    """
-    if n > 10:
-        return n - 1
-""",
-    """
-    items.append(n)
-""",
+    "if n > 10: return n - 1",
+    "items.append(n)",
     """
     for item in items:
         if item == n:
@@ -257,13 +215,13 @@ Call = tuple[Any, ...]
 # A program is short already, and to make one shorter would take minutes.
 WITHOUT_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]
 FEW = settings(
-    max_examples=100,
+    max_examples=40,
     deadline=None,
     derandomize=True,  # the same programs at each run: to find new ones is the other test's part
     suppress_health_check=list(HealthCheck),
     phases=WITHOUT_SHRINKING,
 )
-MANY = settings(FEW, max_examples=5000, derandomize=False)
+MANY = settings(FEW, max_examples=4000, derandomize=False)
 
 INTS = st.one_of(st.integers(-20, 20), st.sampled_from([2**62, -(2**62), 2**63 - 1]))
 FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, 1e308, math.inf, math.nan, 3.0])
@@ -279,30 +237,14 @@ CALLS = st.tuples(
 )
 
 
-def program_of(source: str, folder: Path) -> type[nn.Module]:
-    """The class that a source defines, from a file, as TorchScript reads it anew."""
-    path = folder / "program.py"
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location("generated_program", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["generated_program"] = module
-    with quietly():
-        spec.loader.exec_module(module)
-    found: type[nn.Module] = module.Program
-    return found
-
-
 def check(source: str, call: Call, folder: Path) -> None:
     linecache.clearcache()
     kind = program_of(source, folder)
     try:
-        file = saved(Example(kind, (call,)), folder / "program.pt")
+        file = saved(kind(), folder / "program.pt")
         with quietly():
             theirs = torch.jit.load(file)
-    except (
-        RuntimeError
-    ):  # it is no TorchScript, or PyTorch cannot read what it wrote: 1e16 as an int
+    except RuntimeError:  # no TorchScript, or PyTorch cannot read what it wrote: 1e16 as an int
         reject()
     ours = hookscope.load_model(file).module
     # One call alone: PyTorch makes a constant of ``[1, -2]``, and what a call does to it stays.

@@ -1,174 +1,112 @@
-"""Every example, opened as ordinary modules, does what the file does when PyTorch runs it."""
+"""The examples, opened as ordinary modules, do what their files do when PyTorch runs them."""
 
 from __future__ import annotations
 
 import copy
-import json
-import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import hookscope
+from hookscope.sources.torchscript import private
+from hookscope.sources.torchscript.operators import FAST
 from hookscope.tensors.nested import walk
 from tests.oracle.by_hand import same_bits
-from tests.sources.torchscript.examples import Example, difference, outcome, quietly, saved
-from tests.sources.torchscript.programs_library import LIBRARY
-from tests.sources.torchscript.programs_modules import MODULES
-from tests.sources.torchscript.programs_tensors import TENSORS
-from tests.sources.torchscript.tables import EXAMPLES
+from tests.sources.torchscript.examples import Example, difference, outcome, quietly
+from tests.sources.torchscript.tables import EXAMPLES, both, opened, write
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated")
-Pair = tuple[nn.Module, nn.Module]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def both(example: Example, path: Path) -> Pair:
-    """The file of an example as PyTorch opens it, and as hookscope does."""
-    file = saved(example, path / "model.pt")
-    with quietly():
-        theirs = torch.jit.load(file)
-    return theirs.eval(), hookscope.load_model(file).module
+@pytest.fixture(autouse=True)
+def unoptimized() -> Iterator[None]:
+    """PyTorch runs a graph as it is, and computes what stands there twice twice."""
+    with torch.jit.optimized_execution(False):
+        yield
 
 
-def called(module: nn.Module, example: Example) -> Any:
-    """What is called: the module itself where that is its forward."""
-    return module if example.method == "forward" else getattr(module, example.method)
-
-
-def hold_equal(pair: Pair, example: Example) -> None:
-    for call in example.calls:
-        results = [outcome(called(module, example), call) for module in pair]
-        assert not difference(*results), f"called with {call}"
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_it_gives_what_torchscript_gives(name: str, tmp_path: Path) -> None:
-    hold_equal(both(EXAMPLES[name], tmp_path), EXAMPLES[name])
-
-
-@pytest.mark.parametrize("name", TENSORS.examples)
-def test_it_gives_the_same_where_operators_are_no_modules(name: str, tmp_path: Path) -> None:
-    """A model that has a module inside keeps its operators to itself."""
-    example = TENSORS.examples[name]
-
-    def with_a_module_beside() -> nn.Module:
-        module = example.make()
-        module.add_module("beside", nn.Identity())
-        return module
-
-    pair = both(Example(with_a_module_beside, example.calls), tmp_path)
-    assert [name for name, _ in pair[1].named_modules()] == ["", "beside"]
-    hold_equal(pair, example)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", [*MODULES.examples, *LIBRARY.examples])
-def test_it_gives_the_same_in_training(name: str, tmp_path: Path) -> None:
-    pair = both(EXAMPLES[name], tmp_path)
-    for module in pair:
-        module.train()
-    hold_equal(pair, EXAMPLES[name])
-    for module in pair:
-        module.eval()
-    hold_equal(pair, EXAMPLES[name])
-    theirs, ours = (module.state_dict() for module in pair)
-    assert [key for key in ours if key in theirs] == list(theirs)
-    assert all(same_bits(theirs[key], ours[key]) for key in theirs)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", [*MODULES.examples, *LIBRARY.examples])
-def test_a_deep_copy_does_the_same(name: str, tmp_path: Path) -> None:
-    theirs, ours = both(EXAMPLES[name], tmp_path)
-    copied = copy.deepcopy(ours)
-    hold_equal((theirs, copied), EXAMPLES[name])
-
-
-def with_gradients(value: Any) -> Any:
-    """Copies of the arguments in which every float tensor wants a gradient."""
-    found = copy.deepcopy(value)
-    for _, part in walk(found):
-        if part.is_floating_point():
-            part.requires_grad_(True)
+def disagreements(
+    examples: Mapping[str, Example], *modules: nn.Module, most: int | None = None
+) -> list[str]:
+    """Where modules do not do what the first of them does, in the first calls of each example."""
+    found = []
+    for name, example in examples.items():
+        for call in example.calls[:most]:
+            first, *others = [outcome(example.of(module), call) for module in modules]
+            texts = filter(None, (difference(first, other) for other in others))
+            found += [f"{name} called with {call}: {text}" for text in texts]
     return found
 
 
-def gradients(module: nn.Module, call: tuple[Any, ...]) -> list[Tensor | None] | None:
-    """Of the sum of all results: for the parameters, then for the inputs."""
-    given = with_gradients(call)
+@pytest.mark.parametrize("table", EXAMPLES)
+def test_examples_do_what_torchscript_does(table: str, tmp_path: Path) -> None:
+    theirs, ours = opened(table, tmp_path)
+    assert disagreements(EXAMPLES[table], theirs, ours) == []
+    if table in ("modules", "traced"):
+        assert disagreements(EXAMPLES[table], theirs, ours, copy.deepcopy(ours), most=1) == []
+
+
+def test_operators_that_are_no_modules_do_what_torchscript_does(tmp_path: Path) -> None:
+    """A model that has a module inside keeps its operators to itself."""
+    theirs, ours = opened("expressions", tmp_path, beside=True)
+    assert [name for name, _ in ours.named_modules()] == ["", "beside"]
+    assert disagreements(EXAMPLES["expressions"], theirs, ours, most=1) == []
+
+
+def test_common_operators_are_functions_in_c() -> None:
+    """One that a release of PyTorch no longer has would run at half the speed, and no test fail."""
+    names = {operator.partition("::")[2] for operator in FAST}
+    assert [name for name in names if private.fast_function(name) is None] == []
+
+
+@pytest.mark.parametrize("table", ["modules", "traced"])
+def test_examples_do_what_torchscript_does_in_training(table: str, tmp_path: Path) -> None:
+    theirs, ours = opened(table, tmp_path)
+    for training in (True, False):
+        theirs.train(training)
+        ours.train(training)
+        assert disagreements(EXAMPLES[table], theirs, ours) == []
+    expected, found = theirs.state_dict(), ours.state_dict()
+    assert [key for key in found if key in expected] == list(expected)
+    assert [key for key in expected if not same_bits(expected[key], found[key])] == []
+
+
+def gradients(whole: nn.Module, example: Example) -> list[Tensor | None]:
+    """Of the sum of all results of the first call: for the parameters, then for the inputs."""
+    given = copy.deepcopy(example.calls[0])
+    for _, tensor in walk(given):
+        if tensor.is_floating_point():
+            tensor.requires_grad_(True)
     torch.manual_seed(7)
     with quietly():
-        parts = [part for _, part in walk(module(*given)) if part.requires_grad]
-    wanted = [*module.parameters(), *(part for _, part in walk(given))]
+        parts = [part for _, part in walk(example.of(whole)(*given)) if part.requires_grad]
+    parameters = getattr(whole, example.module).parameters() if example.module else ()
+    wanted = [*parameters, *(tensor for _, tensor in walk(given))]
     wanted = [tensor for tensor in wanted if tensor.requires_grad]
     if not parts or not wanted:
-        return None
-    total = torch.stack(
-        [
-            torch.view_as_real(p).sum().double() if p.is_complex() else p.double().sum()
-            for p in parts
-        ]
-    ).sum()
-    return list(torch.autograd.grad(total, wanted, allow_unused=True))
+        return []
+    parts = [(torch.view_as_real(p) if p.is_complex() else p).sum().double() for p in parts]
+    return list(torch.autograd.grad(torch.stack(parts).sum(), wanted, allow_unused=True))
 
 
-DIFFERENTIABLE = [
-    *MODULES.examples,
-    *LIBRARY.examples,
-    "loop_carries_tensors",
-    "operators",
-    "divisions",
-    "products",
-    "reductions",
-    "shapes_changed",
-    "joined",
-    "functional",
-    "losses",
-    "complex_tensors",
-    "half_precision",
-    "fork_and_wait",
-    "ForkOfAMethod",
-    "free_functions",
-    "indexed",
-    "indexed_by_tensors",
-    "InterfaceSubmodule",
-    "InterfaceByRunTimeIndex",
-    "EnumPassedToASubmodule",
-    "InstanceOfManyAttributes",
-    "optional_tensor",
-    "tensors_decide",
-]
-
-
-# PyTorch computes what stands there twice once, so that its gradients are added in another order.
-DIFFERENTIABLE.remove("Sequentials")
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_are_those_of_torchscript(name: str, tmp_path: Path) -> None:
-    example = EXAMPLES[name]
-    if example.method != "forward":
-        pytest.skip("it has another method")
-    found = []
-    for module in both(example, tmp_path):
-        try:
-            found.append(gradients(module, example.calls[0]))
-        except RuntimeError as error:  # a leaf that is changed in place, for one
-            found.append(type(error))
-    theirs, ours = found
-    if not isinstance(theirs, list):
-        assert ours is theirs
-        return
-    assert len(ours) == len(theirs)
-    for one, other in zip(theirs, ours, strict=True):
-        assert (one is None) == (other is None)
-        assert one is None or same_bits(one, other)
+@pytest.mark.parametrize("table", ["expressions", "modules", "traced"])
+def test_gradients_are_those_of_torchscript(table: str, tmp_path: Path) -> None:
+    pair, compared = opened(table, tmp_path), 0
+    for name, example in EXAMPLES[table].items():
+        # A leaf that is changed in place has no gradient, for one.
+        theirs, ours = (outcome(partial(gradients, whole, example), ()) for whole in pair)
+        assert (theirs.error is None) == (ours.error is None), name
+        if theirs.error is None:
+            assert len(theirs.result) == len(ours.result), name
+            for one, other in zip(theirs.result, ours.result, strict=True):
+                assert (one is None) == (other is None), name
+                assert one is None or same_bits(one, other), name
+                compared += one is not None
+    assert compared > 8
 
 
 def plain(value: object) -> bool:
@@ -180,31 +118,18 @@ def plain(value: object) -> bool:
     return value is None or isinstance(value, int | float | complex | str | torch.Tensor)
 
 
-def compared(examples: dict[str, Example], folder: Path) -> dict[str, str]:
-    calls = {}
-    for name, example in examples.items():
-        saved(example, folder / f"{name}.pt")
-        calls[name] = (example.method, example.calls)
-    torch.save(calls, folder / "calls.pt")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sources.torchscript.compare_files", str(folder)],
-        cwd=Path(hookscope.__file__).parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_process_without_the_classes_gives_the_same(tmp_path: Path) -> None:
-    wanted = {
+@pytest.mark.parametrize("table", ["types", "classes", "modules"])
+def test_a_process_without_the_classes_gives_the_same(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No class that an example was made from can be imported, or is known to PyTorch."""
+    path = write(table, tmp_path / "model.pt")
+    for name in [name for name in sys.modules if ".torchscript.programs_" in name]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(torch.jit._state, "_name_to_pyclass", {})
+    plain_ones = {
         name: example
-        for name, example in EXAMPLES.items()
+        for name, example in EXAMPLES[table].items()
         if example.fresh and all(map(plain, example.calls))
     }
-    assert len(wanted) > 250
-    assert compared(wanted, tmp_path) == {}
+    assert disagreements(plain_ones, *both(path)) == []

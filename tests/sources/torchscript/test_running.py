@@ -6,7 +6,7 @@ import copy
 import gc
 import pickle
 import weakref
-from enum import Enum
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,116 +15,109 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope import load_model as load
-from tests.sources.torchscript.examples import Example, outcome, quietly, saved
-from tests.sources.torchscript.tables import EXAMPLES
+from tests.sources.torchscript.examples import difference, outcome, quietly, saved
+from tests.sources.torchscript.programs_classes import Color
+from tests.sources.torchscript.programs_traced import SEQUENCE, traced_constants
+from tests.sources.torchscript.tables import EXAMPLES, write
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated")
 ROW = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
 
 
-def opened(name: str, folder: Path) -> nn.Module:
-    return hookscope.load_model(saved(EXAMPLES[name], folder / "model.pt")).module
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    """What is called of an example, in a file of its own."""
+
+    def open_one(table: str, name: str) -> Callable[..., Any]:
+        whole = hookscope.load_model(write(table, tmp_path / "model.pt", only=name)).module
+        example = EXAMPLES[table][name]
+        return getattr(whole, example.module) if example.module else example.of(whole)
+
+    return open_one
 
 
 def opened_of(module: nn.Module, folder: Path) -> nn.Module:
-    return hookscope.load_model(saved(Example(lambda: module, ()), folder / "model.pt")).module
-
-
-def ends(name: str, folder: Path, *arguments: Any) -> BaseException | None:
-    return outcome(opened(name, folder), arguments).error
-
-
-def test_python_s_own_exceptions_are_raised_with_their_message(tmp_path: Path) -> None:
-    error = ends("raise_with_a_message", tmp_path, -1)
-    assert type(error) is ValueError and str(error) == "must not be negative: -1"
-
-
-def test_a_class_of_its_own_becomes_a_runtime_error_that_names_it(tmp_path: Path) -> None:
-    error = ends("raise_a_class_of_its_own", tmp_path, -1)
-    assert type(error) is RuntimeError
-    assert "Unhappy" in str(error) and "not happy" in str(error)
+    return hookscope.load_model(saved(module, folder / "model.pt")).module
 
 
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
-    [(0, RuntimeError, "runtime"), (2, IndexError, "index 2")],
+    [
+        (1, ValueError, "must not be negative: 1"),
+        (3, IndexError, "index 3"),
+        # A class of the program is not one of Python's.
+        (4, RuntimeError, "tests.sources.torchscript.programs_control.Unhappy: not happy"),
+        (6, AssertionError, "n is 6"),
+        (8, RuntimeError, "high"),
+    ],
 )
-def test_each_kind_of_exception_keeps_its_kind(
-    number: int, kind: type[Exception], message: str, tmp_path: Path
+def test_an_exception_keeps_its_kind_and_message(
+    number: int, kind: type[Exception], message: str, opened: Opened
 ) -> None:
-    error = ends("raise_of_several_kinds", tmp_path, number)
+    error = outcome(opened("control", "failing"), (number,)).error
     assert type(error) is kind and str(error) == message
 
 
-def test_an_assertion_is_an_assertion(tmp_path: Path) -> None:
-    error = ends("assertion_with_a_message", tmp_path, 0)
-    assert type(error) is AssertionError and "n is 0" in str(error)
-
-
 def test_printing_goes_where_python_prints(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    opened: Opened, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    opened("PrintsThings", tmp_path)(4)
+    opened("control", "printing")(4)
     assert capsys.readouterr().out == "n is 4 1.5 [1, 2] None text True\n"
 
 
-def test_a_warning_is_a_warning(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="a warning of 3"):
-        opened("warning", tmp_path)(3)
+def test_a_warning_is_a_warning(opened: Opened) -> None:
+    with pytest.warns(UserWarning, match="a warning of 3") as caught:
+        opened("control", "warning")(3)
+    assert len(caught) == 1
 
 
-def test_gradients_are_on_again_after_an_error(tmp_path: Path) -> None:
-    assert isinstance(ends("raise_inside_no_grad", tmp_path, torch.ones(2)), ValueError)
+def test_gradients_are_on_again_after_an_error(opened: Opened) -> None:
+    error = outcome(opened("control", "no_gradients_inside"), (torch.ones(2), 0)).error
+    assert isinstance(error, ValueError)
     assert torch.is_grad_enabled()
 
 
-def test_the_caller_keeps_its_own_lists(tmp_path: Path) -> None:
+def test_the_caller_keeps_its_own_lists(opened: Opened) -> None:
     given = [3, 1, 2]
-    assert opened("list_grows", tmp_path)(given, 5)[0] != given
+    assert opened("containers", "list_grows")(given, 5)[0] != given
     assert given == [3, 1, 2]
 
 
-def test_an_enum_that_python_knows_is_python_s_own(tmp_path: Path) -> None:
-    from tests.sources.torchscript.programs_classes import Color
-
-    found = opened("enum_returned", tmp_path)(2)
-    assert isinstance(found, Enum) and found is Color.GREEN
+def test_an_enum_that_python_knows_is_python_s_own(opened: Opened) -> None:
+    assert opened("classes", "enum_as_argument")(Color.GREEN)[1] is Color.BLUE
 
 
 def calls_of(module: nn.Module, *arguments: Any) -> list[str]:
     """The names of the modules that hooks saw finish, in that order."""
     seen: list[str] = []
-    handles = [
+    for name, inner in module.named_modules():
         inner.register_forward_hook(lambda m, i, o, name=name: seen.append(name))
-        for name, inner in module.named_modules()
-    ]
-    with quietly():
-        module(*copy.deepcopy(arguments))
-    for handle in handles:
-        handle.remove()
+    module(*copy.deepcopy(arguments))
     return seen
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "expected"),
+    ("table", "name", "arguments", "expected"),
     [
         (
-            "ListOfModules",
-            (ROW,),
-            ["items.0", "items.1", "items.2"] * 2 + ["items.0", "items.2", ""],
+            *("modules", "ListOfModules", (ROW,)),
+            "items.0 items.1 items.2 items.0 more.0 items.1 more.1 items.0 items.2",
         ),
-        ("InterfaceByRunTimeIndex", (ROW, 1), ["layers.1", ""]),
-        ("ForkOfASubmodule", (ROW[:, :2],), ["inner", "inner", ""]),
-        ("Overloads", (ROW,), ["inner", "inner", ""]),
-        ("SharedModules", (ROW,), ["one", "two", "three.0", "three.1", "three", ""]),
-        ("traced_module_called_twice", (ROW,), ["inner"] * 3 + [""]),
-        ("hooks_on_a_submodule", (ROW,), ["0", "1", ""]),
+        ("modules", "InterfaceChosenAtRunTime", (ROW, 1, "a"), "layer layers.1 table.a"),
+        ("modules", "ForkOfASubmodule", (ROW,), "inner inner"),
+        ("traced", "PackedSequences", (SEQUENCE, torch.tensor([5, 3])), "lstm lstm"),
+        ("modules", "SharedModules", (ROW,), "one two three.0 three.1 three"),
+        ("modules", "hooks_on_submodules", (ROW,), "0 1 2 3"),
+        ("traced", "traced_module_called_twice", (ROW,), "inner inner inner"),
     ],
 )
 def test_hooks_fire_at_every_call(
-    name: str, arguments: tuple[Any, ...], expected: list[str], tmp_path: Path
+    table: str, name: str, arguments: tuple[Any, ...], expected: str, opened: Opened
 ) -> None:
-    assert calls_of(opened(name, tmp_path), *arguments) == expected
+    assert calls_of(opened(table, name), *arguments) == [*expected.split(), ""]
 
 
 class Straight(nn.Module):
@@ -194,6 +187,19 @@ def test_a_value_is_let_go_after_its_last_use(kind: type[Straight], tmp_path: Pa
 
 
 class Refused(nn.Module):
+    @torch.jit.export
+    def same(self, a: str, b: str) -> bool:
+        return a is b
+
+    @torch.jit.export
+    def saves(self, x: Tensor) -> int:
+        torch.save([x], "stolen.pt")
+        return 0
+
+    @torch.jit.export
+    def maps(self, x: Tensor) -> Tensor:
+        return torch.ops.aten.from_file("made.bin", True, 4, out=x)
+
     def forward(self, x: Tensor, flag: bool) -> Tensor:
         if flag:
             y = torch.from_file("nothing", size=3)
@@ -201,21 +207,30 @@ class Refused(nn.Module):
         return x + 1
 
 
-def test_what_cannot_be_interpreted_says_so_where_it_runs(tmp_path: Path) -> None:
+def test_what_cannot_be_interpreted_says_so_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     module = opened_of(Refused(), tmp_path)
     assert torch.equal(module(ROW, False), ROW + 1)
-    with pytest.raises(NotImplementedError) as error:
-        module(ROW, True)
-    for part in ("aten::from_file", "Refused.forward", "test_running.py:"):
-        assert part in str(error.value)
+    for method, arguments, subject in (
+        ("forward", (ROW, True), "aten::from_file"),
+        ("same", ("a", "a"), "aten::__is__"),
+        ("saves", (ROW,), "aten::save"),
+        ("maps", (torch.ones(4),), "aten::from_file"),
+    ):
+        error = outcome(getattr(module, method), arguments).error
+        assert isinstance(error, NotImplementedError)
+        for part in (subject, f"Refused.{method}", "test_running.py:"):
+            assert part in str(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
-def test_a_type_that_a_list_does_not_tell_is_refused(tmp_path: Path) -> None:
-    """Of a list in an Any, items alone say which of two types in the program it has."""
-    module = opened_of(Ambiguous(), tmp_path)
-    assert module(0) == "floats"
-    with pytest.raises(TypeError, match="isinstance cannot be decided: list may be any of"):
-        module(1)
+class OneTypeOfList(nn.Module):
+    def forward(self) -> tuple[bool, bool]:
+        a: list[int] = []
+        x: Any = a
+        return torch.jit.isinstance(x, list[int]), torch.jit.isinstance(x, list[Tensor])
 
 
 class Ambiguous(nn.Module):
@@ -232,54 +247,61 @@ class Ambiguous(nn.Module):
         return "mixed"
 
 
-class Identity(nn.Module):
-    def forward(self, a: str, b: str) -> bool:
-        return a is b
+def test_a_type_that_a_list_does_not_tell_is_refused(tmp_path: Path) -> None:
+    """Of a list in an Any, items alone say which of two types in the program it has."""
+    module = opened_of(Ambiguous(), tmp_path)
+    assert module(0) == "floats"
+    with pytest.raises(TypeError, match="isinstance"):
+        module(1)
+    assert opened_of(OneTypeOfList(), tmp_path)() == (True, False)
 
 
-def test_identity_of_what_has_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match=r"Identity\.forward"):
-        opened_of(Identity(), tmp_path)("a", "a")
+torch.library.define(
+    "hookscope_examples::parts", "(Tensor x, int n, int[]? names=None) -> Tensor[]"
+)
+torch.library.define("hookscope_examples::raise_", "(Tensor(a!) x, float by) -> ()")
+torch.library.impl("hookscope_examples::parts", "CPU")(lambda x, n, names=None: list(x.split(n)))
+torch.library.impl("hookscope_examples::raise_", "CPU")(lambda x, by: [x.add_(by), None][1])
 
 
-def test_state_is_the_module_s_own(tmp_path: Path) -> None:
-    module = opened("StateInAttributes", tmp_path)
-    copied = copy.deepcopy(module)
+class CustomOperators(nn.Module):
+    def forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        z = x.clone()
+        torch.ops.hookscope_examples.raise_(z, 1.5)
+        return torch.ops.hookscope_examples.parts(x, 1), z
+
+
+class WithTensorDefault(nn.Module):
+    def forward(self, x: Tensor, state: Tensor = torch.tensor([1.0, 2.0, 3.0])) -> Tensor:  # noqa: B008
+        return x + state
+
+
+@pytest.mark.parametrize("make", [CustomOperators, WithTensorDefault, traced_constants])
+def test_it_gives_what_the_module_gives(make: Callable[[], nn.Module], tmp_path: Path) -> None:
+    with quietly():
+        given = make()
+    module = opened_of(given, tmp_path)
+    for x in (ROW, ROW.double()):
+        assert not difference(outcome(given, (x,)), outcome(module, (x,)))
+
+
+def test_a_tensor_as_default_argument_can_be_replaced(tmp_path: Path) -> None:
+    module = opened_of(WithTensorDefault(), tmp_path)
+    assert torch.equal(module(ROW, torch.zeros(3)), ROW)
+    assert module.double()(ROW).device == ROW.device
+
+
+def test_state_is_the_module_s_own(opened: Opened) -> None:
+    module, other = (opened("modules", "StateInAttributes") for _ in range(2))
     module(2)
-    assert module.n == 3 and copied.n == 1
-    assert module.items == [1, 2, 2] and copied.items == [1, 2]
+    assert (module.n, module.items) == (3, [1, 2, 2])
+    assert (other.n, other.items) == (1, [1, 2])
 
 
-def test_two_modules_of_one_file_share_nothing(tmp_path: Path) -> None:
-    file = saved(EXAMPLES["StateInBuffers"], tmp_path / "model.pt")
-    first, second = (hookscope.load_model(file).module for _ in range(2))
-    first(torch.ones(2, 3))
-    assert first.count == 1 and second.count == 0
-
-
-def test_a_state_dict_goes_through_a_file(tmp_path: Path) -> None:
-    module = opened("StateInBuffers", tmp_path)
+def test_a_state_dict_goes_through_a_pickle(opened: Opened) -> None:
+    module = opened("modules", "StateInBuffers")
     state = pickle.loads(pickle.dumps(module.state_dict()))
     module(torch.ones(2, 3))
     assert module.count == 1
     module.load_state_dict(state)
     assert module.count == 0
-
-
-class WithTensorDefault(nn.Module):
-    def forward(self, x: Tensor, state: Tensor = torch.tensor([1.0, 2.0])) -> Tensor:  # noqa: B008
-        return x + state
-
-
-def test_a_tensor_as_default_argument_is_used_and_can_be_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "default.pt"
-    with quietly():
-        torch.jit.script(WithTensorDefault()).save(str(path))
-        expected = torch.jit.load(str(path))
-    x = torch.ones(3, 2)
-    capture = hookscope.capture(path, input=x)
-    assert torch.equal(capture["."], expected(x))
-    module = load(path).module
-    assert torch.equal(module(x, torch.zeros(2)), x)
-    assert torch.equal(module(x.double()), expected(x.double()))
-    assert module.double()(x).device == x.device
