@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,18 +35,9 @@ def test_every_name_of_torchvision_is_listed_with_its_weights() -> None:
 
 
 def test_tasks_are_those_of_torchvision() -> None:
-    tasks = [info.task for info in catalog.bundled_models()]
-    assert {task: tasks.count(task) for task in sorted(set(tasks))} == {
-        "classification": 80,
-        "detection": 12,
-        "optical flow": 2,
-        "quantized": 12,
-        "segmentation": 6,
-        "video": 9,
-    }
-
-
-def test_inputs_are_written_as_shapes() -> None:
+    counts = Counter(info.task for info in catalog.bundled_models())
+    images = {"classification": 80, "detection": 12, "segmentation": 6, "quantized": 12}
+    assert counts == images | {"optical flow": 2, "video": 9}
     assert all(len(read_shape(info.input)) in (3, 4, 5) for info in catalog.bundled_models())
 
 
@@ -58,10 +50,9 @@ def test_the_list_is_what_torchvision_says_when_asked() -> None:
 
 @needs_list
 def test_an_unknown_name_is_answered_with_three_near_ones() -> None:
-    with pytest.raises(ModelError, match="no model called 'resnet17'") as caught:
+    with pytest.raises(ModelError, match="'resnet17'") as caught:
         catalog.check_model_spec("resnet17")
     near = caught.value.hint.partition("?")[0]
-    assert near.startswith("Did you mean resnet")
     assert len(near.replace(" or ", ", ").split(", ")) == 3
     assert "hookscope models" in caught.value.hint
 
@@ -73,7 +64,7 @@ def test_a_name_that_is_a_file_is_told_for_what_it_is(
     monkeypatch.chdir(str(tmp_path))
     with open("weights", "wb") as file:
         file.write(b"\x80\x02}q\x00.")
-    with pytest.raises(ModelError, match="'weights' is a pickled checkpoint"):
+    with pytest.raises(ModelError, match=r"'weights' .* checkpoint"):
         catalog.check_model_spec("weights")
 
 
@@ -102,12 +93,7 @@ def test_a_name_of_the_hugging_face_hub_is_told_its_prefix() -> None:
     ],
 )
 def test_weights_that_cannot_be_right_are_refused_at_once(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    word: str,
-    message: str,
-    hint: str,
+    tmp_path: Path, monkeypatch, model: str, word: str, message: str, hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()

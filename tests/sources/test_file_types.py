@@ -134,12 +134,7 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("bytes", holding(b"\1\2"), "unknown", "FILE.py:NAME"),
     ("zip", zipped("notes.txt"), "weights", "FILE.py:NAME"),
     ("script", zipped("net/data.pkl", "net/code/net.py"), "a TorchScript archive", "as the model"),
-    (
-        "program",
-        zipped("net/models/model.json", "net/version"),
-        "saved by torch.export",
-        "as the model",
-    ),
+    ("program", zipped("net/models/model.json", "net/version"), "torch.export", "as the model"),
     ("a project", zipped("net/models/a.json", "net/code/a.py"), "weights", "FILE.py"),
     ("old program", zipped("serialized_exported_program.json"), "torch.export", "as the model"),
     ("compiled", zipped("net/data/aotinductor/model/a.so"), "AOTInductor", "compiled from"),
@@ -150,12 +145,7 @@ KINDS: list[tuple[str, Write, str, str]] = [
 @pytest.mark.parametrize(("write", "kind", "repair"), [row[1:] for row in KINDS],
                          ids=[row[0] for row in KINDS])  # fmt: skip
 def test_a_file_is_told_for_what_it_is_under_any_name(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    write: Write,
-    kind: str,
-    repair: str,
-    ending: str,
+    tmp_path: Path, monkeypatch, write: Write, kind: str, repair: str, ending: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = Path(f"file{ending}")

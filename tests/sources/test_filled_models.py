@@ -170,16 +170,6 @@ def test_what_a_file_cannot_fill_is_built_truly(
         assert str(getattr(ours, name, None)) == str(getattr(plain, name, None))
 
 
-def test_a_tied_weight_stays_one(tmp_path: Path) -> None:
-    path = tmp_path / "w.pth"
-    torch.save(Builder(Tied, 1)().state_dict(), path)
-    build = Builder(Tied)
-    ours, _ = build_from_file(build, WeightsRequest(str(path)))
-    assert build.contexts == FILLED
-    assert ours.a.weight is ours.b.weight
-    demand_same(ours, Builder(Tied, 1)())
-
-
 @pytest.mark.parametrize("misfit", [False, True])
 def test_what_the_file_lacks_is_as_built_from_the_seed(tmp_path: Path, misfit: bool) -> None:
     path = tmp_path / "w.safetensors"
@@ -198,26 +188,28 @@ def test_what_the_file_lacks_is_as_built_from_the_seed(tmp_path: Path, misfit: b
     assert info.missing == (("a.bias", "b.bias") if misfit else ("a.bias",))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_weights_of_another_dtype_become_the_models(tmp_path: Path, dtype: torch.dtype) -> None:
-    path = tmp_path / "w.safetensors"
-    state = {n: t.to(dtype, copy=True) for n, t in Builder(Tied, 1)().state_dict().items()}
-    save_file(state, path)
+SAVES: dict[str, Callable[[dict[str, Tensor], Path], object]] = {
+    "safetensors": lambda state, path: save_file({n: t.clone() for n, t in state.items()}, path),
+    "torch": torch.save,
+    "old torch": partial(torch.save, _use_new_zipfile_serialization=False),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", SAVES)
+def test_weights_of_any_file_and_dtype_fill_a_model_whose_tied_weight_stays_one(
+    tmp_path: Path, kind: str, dtype: torch.dtype
+) -> None:
+    path = tmp_path / ("w.safetensors" if kind == "safetensors" else "w.pth")
+    state = {name: value.to(dtype) for name, value in Builder(Tied, 1)().state_dict().items()}
+    SAVES[kind](state, path)
     build = Builder(Tied)
     ours, _ = build_from_file(build, WeightsRequest(str(path)))
     plain = Builder(Tied, 0)()
     plain.load_state_dict(state)
-    demand_same(ours, plain)
     assert build.contexts == FILLED
-
-
-@pytest.mark.parametrize("old", [False, True])
-def test_pickled_weights_fill_a_model_too(tmp_path: Path, old: bool) -> None:
-    path = tmp_path / "w.pth"
-    state = Builder(Tied, 1)().state_dict()
-    torch.save(state, path, _use_new_zipfile_serialization=not old)
-    ours, _ = build_from_file(Builder(Tied), WeightsRequest(str(path)))
-    demand_same(ours, Builder(Tied, 1)())
+    assert ours.a.weight is ours.b.weight
+    demand_same(ours, plain)
 
 
 def test_a_model_that_loads_in_its_own_way_gets_the_values(tmp_path: Path) -> None:

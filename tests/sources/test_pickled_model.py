@@ -38,7 +38,7 @@ def test_the_refusal_of_a_pickled_model_names_trust(tmp_path: Path) -> None:
 def test_a_trusted_file_without_a_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.pt"
     torch.save({"a": Path("x"), "b": torch.ones(2)}, path)
-    with pytest.raises(ModelError, match="a dict without a model"):
+    with pytest.raises(ModelError, match="dict"):
         hookscope.capture(path, input=X, trust=True)
 
 

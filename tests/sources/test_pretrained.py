@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.server
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from torchvision import models
 from hookscope import load_model as load
 from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.sources import downloads
+from tests.processes import run_python
 from tests.refusals import refused
 
 
@@ -119,7 +118,7 @@ def test_a_cached_file_is_not_unpickled_into_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     put(cache, models.SqueezeNet1_1_Weights.IMAGENET1K_V1, {"x": Evil()})
-    with pytest.raises(WeightsError, match="cannot be read"):
+    with pytest.raises(WeightsError, match="read"):
         load("squeezenet1_1", weights="default")
     assert not Path("ran").exists()
 
@@ -133,9 +132,7 @@ def test_a_cut_off_cached_file_is_named_with_its_repair(cache: Path) -> None:
 
 
 def test_unknown_weights_are_answered_with_the_known_ones() -> None:
-    with refused(
-        RequestError, "no weights called 'IMAGENET1K_V3'", hint="IMAGENET1K_V1, IMAGENET1K_V2"
-    ):
+    with refused(RequestError, "'IMAGENET1K_V3'", hint="IMAGENET1K_V1, IMAGENET1K_V2"):
         load("resnet50", weights="IMAGENET1K_V3")
 
 
@@ -187,7 +184,7 @@ def test_a_download_is_kept_only_if_its_hash_is_right(
     if right:
         assert Path(downloads.fetch(url)).read_bytes() == Served.body
     else:
-        with pytest.raises(WeightsError, match="invalid hash value"):
+        with pytest.raises(WeightsError, match="hash"):
             downloads.fetch(url)
         assert not list(cache.iterdir())
     assert capsys.readouterr().out == ""
@@ -218,5 +215,4 @@ def test_random_weights_ask_nobody(tmp_path: Path) -> None:
         "load('fasterrcnn_mobilenet_v3_large_320_fpn')\n"
         "load('lraspp_mobilenet_v3_large')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", code, status=0)

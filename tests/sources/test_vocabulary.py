@@ -14,36 +14,26 @@ from hookscope import load_model as load
 from hookscope.errors import InputError
 from hookscope.sources.loaded import Vocabulary
 from hookscope.sources.transformers.text_inputs import vocabulary_of
+from tests import tiny_language
 from tests.conftest import Run
+from tests.refusals import refused
 
-LINE = "The capital of France is Paris, and Berlin is the capital of Germany."
+LINE = tiny_language.LINE
 
 
 def byte_level() -> Vocabulary:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator([LINE] * 9, trainer)
-    return wrapped(tokenizer, eos_token="<eos>")
+    return vocabulary_of(tiny_language.byte_level())
 
 
 def metaspace() -> Vocabulary:
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False)
     tokenizer.train_from_iterator([LINE] * 9, trainer)
-    return wrapped(tokenizer)
-
-
-def wrapped(tokenizer: Tokenizer, **options: str) -> Vocabulary:
-    from transformers import PreTrainedTokenizerFast
-
-    return vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options))
+    return vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
 
 
 @pytest.mark.parametrize("make", [byte_level, metaspace])
@@ -64,7 +54,7 @@ def test_a_part_of_a_character_has_its_name() -> None:
 
 def test_a_special_token_has_its_name() -> None:
     vocabulary = byte_level()
-    assert (vocabulary.text(0), vocabulary.special) == ("<eos>", {0})
+    assert (vocabulary.text(0), vocabulary.special) == ("<eos>", {0, 1})
 
 
 def test_an_id_outside_the_vocabulary_is_a_number() -> None:
@@ -72,7 +62,7 @@ def test_an_id_outside_the_vocabulary_is_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(" Pariser", "is 2 tokens: ' Paris' [+] 'er'"), ("", "has no tokens")]
+    ("text", "message"), [(" Pariser", "' Paris' [+] 'er'"), ("", "no tokens")]
 )
 def test_a_text_of_several_tokens_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -80,9 +70,8 @@ def test_a_text_of_several_tokens_is_refused(text: str, message: str) -> None:
 
 
 def test_a_missing_space_is_suggested() -> None:
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, hint="' Berlin'"):
         byte_level().token("Berlin")
-    assert caught.value.hint == "' Berlin', with a space in front, is one token."
 
 
 def test_a_word_that_is_not_in_the_vocabulary_is_refused(repo: Path) -> None:
@@ -106,8 +95,7 @@ def test_the_command_names_the_words(run: Run, repo: Path) -> None:
     text = "text:the capital of Atlantis and Zog is"
     done = run("capture", spec, "--input", text, "--no-output", "--layer", "model.norm")
     assert done.rc == 0
-    message = "Warning: 'Atlantis', 'Zog' are not in the vocabulary; the model gets <unk> instead."
-    assert message in " ".join(done.stderr.split())
+    assert "'Atlantis', 'Zog'" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("text", ["the capital of Italy is", "the capital of <unk> is"])
