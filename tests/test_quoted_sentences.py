@@ -54,10 +54,12 @@ def test_tests_quote_few_sentences() -> None:
 
 
 def test_a_quotation_is_found_by_four_words_in_a_row(tmp_path: Path) -> None:
-    (tmp_path / "product").mkdir()
-    (tmp_path / "product" / "errors.py").write_text('f"There is no file {name}. Look around."')
-    (tmp_path / "test_it.py").write_text(
+    product, tests = tmp_path / "product", tmp_path / "tests"
+    for folder in (product, tests):
+        folder.mkdir()
+    (product / "errors.py").write_text('f"There is no file {name}. Look around."')
+    (tests / "test_it.py").write_text(
         '"""There is no file."""\nmatch = "is no file"\nmatch = r"there is no file"\n'
     )
-    (found,) = quotations(tmp_path, tmp_path / "product")
+    (found,) = quotations(tests, product)
     assert found.startswith("test_it.py:3:")
