@@ -46,8 +46,14 @@ Run = Callable[..., Finished]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--refresh`` writes what is said now into the transcripts; a review reads the difference."""
-    parser.addoption("--refresh", action="store_true", help="write the transcripts anew")
+    """``--refresh`` writes what is said now into files of text; a review reads the difference."""
+    parser.addoption("--refresh", action="store_true", help="write transcripts and goldens anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell also what is no fixture, in each worker."""
+    if config.getoption("refresh"):
+        os.environ["HOOKSCOPE_REFRESH"] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is exhaustive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,14 @@ def session(samples_folder, clean_environment, warm_process) -> Session:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_it_says_what_the_transcript_says(file: Path, session, pytestconfig) -> None:
+def test_it_says_what_the_transcript_says(file: Path, session) -> None:
     parts = read(file.read_text("utf-8"))
     faults = []
     for entry, said in session.run(parts):
         faults += [f"{entry.typed[0]}\n    {fault}" for fault in broken_rules(entry, said)]
         if not same(entry.expected, said.lines()):
             entry.expected = said.lines()
-    if pytestconfig.getoption("refresh"):
+    if "HOOKSCOPE_REFRESH" in os.environ:
         file.write_text(written(parts), "utf-8")
     assert written(parts).splitlines() == file.read_text("utf-8").splitlines()
     assert not faults, "\n".join(faults)

@@ -63,7 +63,8 @@ class Said:
         """Return what stands in a transcript below the command."""
         out = [f"  {line}".rstrip() for line in self.out.splitlines()]
         err = [f"! {line}".rstrip() for line in self.err.splitlines()]
-        return [*out, *err, *([f"[{self.status}]"] if self.status else [])]
+        lines = [*out, *err, *([f"[{self.status}]"] if self.status else [])]
+        return "\n".join(lines).rstrip("\n").splitlines()
 
 
 @dataclass

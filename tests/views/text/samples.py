@@ -37,10 +37,10 @@ ODD_NAMES = (
 
 
 def same_as_golden(name: str, lines: Iterable[str]) -> None:
-    """Compare a text with a golden file; HOOKSCOPE_REFRESH_GOLDENS=1 writes the file first."""
+    """Compare a text with a golden file; ``--refresh`` writes the file first."""
     path = Path(__file__).parent / "goldens" / f"{name}.txt"
     text = "".join(f"{line}\n" for line in lines)
-    if os.environ.get("HOOKSCOPE_REFRESH_GOLDENS"):
+    if "HOOKSCOPE_REFRESH" in os.environ:
         path.write_bytes(text.encode())
     assert text == path.read_bytes().decode(), f"{path.name} differs"
 

@@ -1,6 +1,6 @@
 """The text of results at 40 and 80 columns and in a pipe, compared with files.
 
-After an intended change, ``HOOKSCOPE_REFRESH_GOLDENS=1 pytest tests/views`` rewrites the files.
+After an intended change, ``pytest tests/views --refresh`` rewrites the files.
 These results have odd values in every place; what commands print of real models is in transcripts.
 """
 
