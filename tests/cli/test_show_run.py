@@ -19,7 +19,8 @@ from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run
-from tests.stores.runs.conftest import LOSS, model_info, run_info, write_run
+from tests.run_folders import model_info, plain_info
+from tests.stores.runs.conftest import LOSS, write_run
 
 SAMPLE = f"{REPO}/sample_models/run"
 
@@ -108,7 +109,7 @@ def test_what_went_wrong_is_said(tmp_path: Path) -> None:
         "models": [model_info(fc="Linear")],
     }
     write_run(tmp_path, [(n, {LOSS: 1.0}) for n in range(10)], layers, **about)
-    writer = RunWriter(tmp_path, run_info(steps=10, **about))
+    writer = RunWriter(tmp_path, plain_info(steps=10, **about))
     writer.add_event(
         RunEvent(9, "nan", "forward", "Net", "fc", 2, "NaN in output", "a.safetensors")
     )
