@@ -54,6 +54,9 @@ class _FirstCall(RootFollower):
     autocast: str | None = None
     optimizers: Sequence[Optimizer] = ()
 
+    def __init__(self) -> None:
+        self._others = _optimizers()  # of this process, which called hookscope.memory
+
     def before_root(self, call: RootCall) -> None:
         if not (call.module.training and torch.is_grad_enabled()):
             return
@@ -63,8 +66,13 @@ class _FirstCall(RootFollower):
             self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         self.call = call
         # They end with the program, unless they are held.
-        self.optimizers = [x for x in gc.get_objects() if issubclass(type(x), Optimizer)]
+        others = {id(optimizer) for optimizer in self._others}
+        self.optimizers = [x for x in _optimizers() if id(x) not in others]
         raise ProgramStopped(0)
+
+
+def _optimizers() -> list[Optimizer]:
+    return [x for x in gc.get_objects() if issubclass(type(x), Optimizer)]
 
 
 def first_step(path: str) -> FirstStep:

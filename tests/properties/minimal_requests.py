@@ -86,7 +86,7 @@ _TABLE = {
     "models": {"nothing": "resnet*"},
     "tree": {f"{_MODELS} program weights": "{spec}"},
     "trace": {_MODELS: "{spec} {input}"},
-    "memory": {_PYTORCH: "{spec} {input}"},
+    "memory": {f"{_PYTORCH} program": "{spec} {input}"},
     "filters": {f"{_MODELS} weights": "{spec} {layer} -o out.png"},
     "capture": {_MODELS: "{spec} {input} -o out.safetensors"},
     "grads": {_PYTORCH: "{spec} {input} --loss sum -o out.safetensors"},
