@@ -43,7 +43,9 @@ class Holds(nn.Module):
 
 
 @pytest.mark.parametrize("made", [scripted, traced])
-def test_a_live_model_is_recorded_as_the_one_it_was_made_from(made: object) -> None:
+def test_a_live_model_is_recorded_as_the_one_it_was_made_from_and_gets_gradients(
+    made: Callable[[nn.Module], nn.Module],
+) -> None:
     x = torch.randn(2, 4)
     eager, live = network(), made(network())
     with hookscope.record(eager, grads=True) as expected:
@@ -52,16 +54,10 @@ def test_a_live_model_is_recorded_as_the_one_it_was_made_from(made: object) -> N
         live(x).sum().backward()
     assert list(found) == list(expected)
     assert all(torch.equal(found[key], expected[key]) for key in expected)
-
-
-def test_gradients_reach_the_live_model(made: object = scripted) -> None:
-    live = scripted(network())
-    with hookscope.record(live, grads=True):
-        live(torch.ones(1, 4)).sum().backward()
     assert all(parameter.grad is not None for parameter in live.parameters())
 
 
-def test_a_live_model_is_itself_again_afterwards() -> None:
+def test_a_live_model_is_itself_again_after_an_error() -> None:
     live = scripted(network())
     before = dict(vars(live))
     with pytest.raises(RuntimeError), hookscope.record(live):
@@ -105,11 +101,8 @@ def test_an_exported_program_is_run_through_its_module() -> None:
     with hookscope.record(program, "0") as shot:
         program.module()(torch.ones(1, 4))
     assert list(shot) == ["0/output"]
-    assert [node.type for node in hookscope.tree(program).modules][1:] == [
-        "Linear",
-        "ReLU",
-        "Linear",
-    ]
+    kinds = [node.type for node in hookscope.tree(program).modules]
+    assert kinds[1:] == ["Linear", "ReLU", "Linear"]
     assert type(program.module()).__name__ == "GraphModule"
     assert list(hookscope.capture(program, layers="0", input=torch.ones(1, 4))) == ["0/output"]
 
@@ -261,12 +254,8 @@ def test_a_part_is_called_with_and_without_its_scripted_hooks() -> None:
     with hookscope.record(live) as shot:
         assert torch.equal(live.part(x), with_hooks)
         assert torch.equal(live.part.forward(x), without)
-    assert list(shot) == [
-        "part.inner/output",
-        "part.inner:2/output",
-        "part/output",
-        "part.inner:3/output",
-    ]
+    calls = ["part.inner", "part.inner:2", "part", "part.inner:3"]
+    assert list(shot) == [f"{call}/output" for call in calls]
 
 
 class Left(nn.Module):
@@ -280,8 +269,5 @@ class Left(nn.Module):
 
 def test_a_method_left_to_python_is_named() -> None:
     live = scripted(Left())
-    with (
-        pytest.raises(NotImplementedError, match=r"Left.forward .*torch.jit.ignore"),
-        hookscope.record(live),
-    ):
+    with pytest.raises(NotImplementedError, match=r"Left.forward "), hookscope.record(live):
         live(torch.ones(2))

@@ -124,25 +124,17 @@ def test_building_on_meta_takes_no_memory_beside_the_import() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("code", "message", "hint"),
+    ("error", "hint"),
     [
-        (
-            "raise RuntimeError('operator torchvision::nms does not exist')",
-            "match",
-            "pip install --upgrade torch torchvision",
-        ),
-        (
-            "raise ModuleNotFoundError(\"No module named 'torchvision'\", name='torchvision')",
-            "installed",
-            "pip install torchvision",
-        ),
+        ("RuntimeError('operator torchvision::nms does not exist')", "--upgrade torch torchvision"),
+        ("ModuleNotFoundError('No torchvision', name='torchvision')", "pip install torchvision"),
     ],
 )
 def test_a_broken_installation_is_told_with_its_repair(
-    tmp_path: Path, repo: Path, code: str, message: str, hint: str
+    tmp_path: Path, repo: Path, error: str, hint: str
 ) -> None:
     (tmp_path / "torchvision").mkdir()
-    (tmp_path / "torchvision" / "__init__.py").write_text(code)
+    (tmp_path / "torchvision" / "__init__.py").write_text(f"raise {error}")
     script = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(repo)!r}]\n"
         "from hookscope.errors import EnvironmentFault\n"
@@ -151,8 +143,7 @@ def test_a_broken_installation_is_told_with_its_repair(
         "except EnvironmentFault as exc: print(exc)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert message in done.stdout, done.stderr
-    assert hint in done.stdout
+    assert hint in done.stdout, done.stderr
 
 
 def small_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
@@ -164,24 +155,20 @@ def small_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
     return (*loaded.shape[:-2], side, side)
 
 
-def runs(name: str, shape: tuple[int, ...] | None) -> None:
-    loaded = load(name)
-    args, kwargs = as_call(build_batch(loaded, shape=shape).value)
+@pytest.mark.parametrize(
+    ("name", "small"),
+    [
+        *((name, False) for name in ("resnet18", "raft_small", DETECTOR)),
+        *(pytest.param(m.name, True, marks=pytest.mark.exhaustive) for m in bundled_models()),
+    ],
+)
+def test_a_model_builds_on_meta_and_runs_on_its_example(name: str, small: bool) -> None:
+    meta, loaded = load(name, meta=True), load(name)
+    assert all(value.is_meta for value in meta.module.state_dict().values())
+    batch = build_batch(loaded, shape=small_shape(meta) if small else None)
+    args, kwargs = as_call(batch.value)
     with torch.no_grad():
         loaded.module(*args, **kwargs)
-
-
-@pytest.mark.parametrize("name", ["resnet18", "raft_small", DETECTOR])
-def test_a_model_runs_on_its_example(name: str) -> None:
-    runs(name, None)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [info.name for info in bundled_models()])
-def test_every_model_builds_on_meta_and_runs_on_its_example(name: str) -> None:
-    meta = load(name, meta=True)
-    assert all(value.is_meta for value in meta.module.state_dict().values())
-    runs(name, small_shape(meta))
     gc.collect()
 
 
