@@ -17,10 +17,9 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 from torchvision import models
 
+import hookscope
 from hookscope import load_model as load
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.hooks.layers import layers_of
-from hookscope.hooks.recorder import Recorder
 from hookscope.sources.exported.exported_source import to_module
 from hookscope.sources.meta import meta_copy
 from hookscope.tensors.nested import as_call
@@ -123,14 +122,11 @@ def test_names_classes_calls_values_and_gradients_are_those_of_the_model(
 
 
 def test_both_calls_of_a_module_are_recorded_under_one_name(resnet: tuple[nn.Module, Path]) -> None:
-    loaded = load(resnet[1])
-    layers = [layer for layer in layers_of(loaded.module) if layer.name.startswith("layer3.0.relu")]
-    with Recorder(loaded.module, layers, ["output"]) as capture, torch.no_grad():
-        loaded.module(*loaded.example(0)[0])
-    assert [(r.key, r.type) for r in capture.records] == [
-        ("layer3.0.relu/output", "ReLU"),
-        ("layer3.0.relu:2/output", "ReLU"),
-    ]
+    shot = hookscope.capture(resnet[1], layers="layer3.0.relu")
+    assert {record.key: record.type for record in shot.records} == {
+        "layer3.0.relu/output": "ReLU",
+        "layer3.0.relu:2/output": "ReLU",
+    }
 
 
 def test_what_is_known_of_a_file_is_told(
@@ -142,8 +138,7 @@ def test_what_is_known_of_a_file_is_told(
     assert (loaded.name, loaded.source, loaded.shape) == ("resnet_18", "exported", (1, 3, 64, 64))
     assert loaded.weights.name == "as saved"
     assert loaded.weights.blake3 == blake3(resnet[1].read_bytes()).hexdigest()
-    mine = [record.message for record in caplog.records]
-    assert mine == [f"weights: as saved in {resnet[1]}"]
+    assert caplog.messages == [f"weights: as saved in {resnet[1]}"]
 
 
 def test_the_input_of_the_export_is_handed_out_as_a_copy(resnet: tuple[nn.Module, Path]) -> None:
@@ -183,37 +178,25 @@ def test_training_mode_is_refused_and_eval_is_not(resnet: tuple[nn.Module, Path]
     assert not any(m.training for m in module.modules())
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = nn.Linear(4, 4)  # a name that the modules of hookscope might want
-        self.act = nn.ReLU()
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        return self.act(self.calls(self.act(x))) * scale
-
-
-class Many(nn.Module):
-    """Called twice and differently; a list; constants; a keyword; outputs in a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = Block()
-        self.each = nn.ModuleList([nn.Linear(4, 4)])
-        self.tied = nn.Linear(4, 4)
-        self.tied.weight = self.each[0].weight
-        self.register_buffer("seen", torch.zeros(1))
-        self.shift = torch.arange(4.0)
-
-    def forward(self, x: Tensor, *, index: Tensor) -> dict[str, Tensor]:
-        self.seen.add_(1)
-        y = self.block(x) + self.block(x.relu(), scale=2.0) + self.shift
-        y = self.tied(self.each[0](y)) + torch.tensor([1.0, 2.0, 3.0, 4.0])
-        return {"out": y[index], "ones": torch.ones(y.shape[0], device=y.device)}
+def many(self: Any, x: Tensor, *, index: Tensor) -> dict[str, Tensor]:
+    """Calls a block twice and differently; has constants, a keyword, outputs in a dict."""
+    self.seen.add_(1)
+    y = self.block(x) + self.block(x.relu(), scale=2.0) + self.shift
+    y = self.tied(self.each[0](y)) + torch.tensor([1.0, 2.0, 3.0, 4.0])
+    return {"out": y[index], "ones": torch.ones(y.shape[0], device=y.device)}
 
 
 def test_a_model_of_many_ways_agrees_call_by_call(tmp_path: Path) -> None:
-    model, path = Many().eval(), tmp_path / "many.pt2"
+    block = Module(
+        lambda self, x, scale=1.0: self.act(self.calls(self.act(x))) * scale,
+        calls=nn.Linear(4, 4),  # a name that the modules of hookscope might want
+        act=nn.ReLU(),
+    )
+    each, tied = nn.ModuleList([nn.Linear(4, 4)]), nn.Linear(4, 4)
+    tied.weight = each[0].weight
+    model, path = Module(many, block=block, each=each, tied=tied).eval(), tmp_path / "many.pt2"
+    model.register_buffer("seen", torch.zeros(1))
+    model.shift = torch.arange(4.0)
     x, index = torch.randn(3, 4), torch.tensor([2, 0])
     torch.export.save(torch.export.export(model, (x,), {"index": index}), path)
     loaded = load(path)
@@ -224,36 +207,24 @@ def test_a_model_of_many_ways_agrees_call_by_call(tmp_path: Path) -> None:
     args, kwargs = as_call(loaded.example(0))
     assert torch.equal(args[0], x)
     assert torch.equal(kwargs["index"], index)
-    tied = [loaded.module.get_parameter(name) for name in ("tied.weight", "each.0.weight")]
-    assert tied[0] is tied[1]
+    assert loaded.module.tied.weight is loaded.module.get_submodule("each.0").weight
     assert int(loaded.module.get_buffer("seen")) == 2
     assert dict(kinds(loaded.module))["each"] == "Module"  # containers do nothing, and leave none
     ghost = meta_copy(loaded.module)(x.to("meta"), index=index.to("meta"))
-    assert {name: tensor.device.type for name, tensor in ghost.items()} == {
-        "out": "meta",
-        "ones": "meta",
-    }
-
-
-class Frozen(nn.Module):
-    """Modules under ``no_grad``, one of which is called outside as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.back = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.act = nn.ReLU()
-        self.head = nn.Linear(4, 5)
-        self.register_buffer("seen", torch.zeros(1))
-
-    def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            y = self.act(self.back(x))[index]
-            self.seen.add_(1)
-        return self.act(self.head(y)), y
+    assert [tensor.is_meta for tensor in ghost.values()] == [True, True]
 
 
 def test_modules_under_no_grad_are_layers_too(tmp_path: Path) -> None:
-    model, path = Frozen(), tmp_path / "net.pt2"
+    def forward(self: Any, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            y = self.act(self.back(x))[index]
+            self.seen.add_(1)
+        return self.act(self.head(y)), y  # the activation is called outside as well
+
+    back = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model = Module(forward, back=back, act=nn.ReLU(), head=nn.Linear(4, 5))
+    model.register_buffer("seen", torch.zeros(1))
+    path = tmp_path / "net.pt2"
     x, index = torch.randn(2, 4), torch.tensor([0, 1])
     torch.export.save(torch.export.export(model, (x, index)), path)
     exported = load(path).module

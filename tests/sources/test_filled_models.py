@@ -225,10 +225,3 @@ def test_tensors_are_read_when_they_are_used_and_not_before(tmp_path: Path) -> N
     assert (found["b"].shape, found["b"].dtype) == ((2, 2), torch.int8)
     with pytest.raises(Exception, match=str(path)):
         found["a"] + 1
-
-
-def test_nothing_of_a_hollow_model_takes_memory() -> None:
-    with ParametersOnMeta() as context:
-        layer = nn.Linear(4, 4)
-    assert layer.weight.is_meta
-    assert not context.drew
