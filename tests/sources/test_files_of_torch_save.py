@@ -148,8 +148,6 @@ def test_a_folder_of_transformers_must_have_safetensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("older")
-def test_an_exported_program_needs_trust(tmp_path: Path) -> None:
-    program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
-    torch.export.save(program, tmp_path / "net.pt2")
+def test_an_exported_program_needs_trust(repo: Path) -> None:
     with pytest.raises(ModelError, match="would run code"):
-        hookscope.load_model(f"{tmp_path}/net.pt2")
+        hookscope.load_model(repo / "sample_models" / "digits_exported.pt2")

@@ -138,21 +138,16 @@ def counting() -> torch.jit.ScriptModule:
 X = torch.arange(12.0).reshape(3, 4)
 
 
-def test_each_part_of_a_live_model_runs_in_its_own_mode(counting: torch.jit.ScriptModule) -> None:
+def test_each_part_runs_in_its_own_mode_and_what_a_run_changes_is_changed_in_the_live_model(
+    counting: torch.jit.ScriptModule,
+) -> None:
     expected, before = counting(X), int(counting.norm.num_batches_tracked)
     with hookscope.record(counting):
-        found = counting(X)
-    assert torch.equal(found, expected)
+        assert torch.equal(counting(X), expected)
+        counting(X)
+    counting(X)
     assert int(counting.norm.num_batches_tracked) == before
     assert (counting.training, counting.norm.training) == (True, False)
-
-
-def test_what_a_run_changes_is_changed_in_the_live_model(counting: torch.jit.ScriptModule) -> None:
-    counting(X)
-    with hookscope.record(counting):
-        counting(X)
-        counting(X)
-    counting(X)
     assert (float(counting.seen), counting.runs) == (4.0, 4)
 
 

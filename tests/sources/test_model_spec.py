@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, Optional
@@ -46,41 +46,31 @@ def test_a_word_that_cannot_be_a_model_is_refused(
         parse_model(word)
 
 
-def write_exported(path: Path) -> None:
-    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
-    with path.open("wb") as file:
-        torch.export.save(program, file)
-
-
-def write_scripted(path: Path) -> None:
-    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), str(path))
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize(
-    ("write", "source"), [(write_exported, "exported"), (write_scripted, "torchscript")]
+    ("sample", "source"),
+    [("digits_exported.pt2", "exported"), ("digits_scripted.pt", "torchscript")],
 )
 @pytest.mark.parametrize(
     ("file", "name"), [("net.pt2", "net"), ("my net.v2.bin", "my_net_v2"), ("-", "model")]
 )
 def test_a_file_that_holds_a_model_is_one_whatever_it_is_called(
-    tmp_path: Path, write: Callable[[Path], None], source: str, file: str, name: str
+    tmp_path: Path, repo: Path, sample: str, source: str, file: str, name: str
 ) -> None:
     path = tmp_path / file
-    write(path)
+    shutil.copy(repo / "sample_models" / sample, path)
     name = source if name == "model" else name
     assert parse_model(str(path)) == ModelSpec(source, str(path), str(path), name)
 
 
 def test_a_plain_name_is_torchvisions_beside_a_folder_and_a_program_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repo: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plain = ModelSpec("torchvision", "resnet18", "", "resnet18")
     Path("resnet18").mkdir()
     assert parse_model("resnet18") == plain
     Path("resnet18").rmdir()
-    write_exported(Path("resnet18"))
+    shutil.copy(repo / "sample_models" / "digits_exported.pt2", "resnet18")
     assert parse_model("resnet18") == plain
     assert parse_model("./resnet18").source == "exported"
 

@@ -20,6 +20,7 @@ from hookscope import load_model as load
 from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.sources import downloads
 from tests.refusals import refused
+from tests.sources.test_weights import Evil
 
 SQUEEZENET = models.SqueezeNet1_1_Weights.IMAGENET1K_V1
 MOBILENET = models.MobileNet_V2_Weights.IMAGENET1K_V1
@@ -105,11 +106,6 @@ def test_weights_out_of_reach_are_asked_for_once_and_the_ways_round_named(
         assert part in caught.value.hint
     assert 'weights="random"' in caught.value.hint
     assert not list(cache.iterdir())
-
-
-class Evil:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return (exec, ("open('ran', 'w')",))
 
 
 @pytest.mark.usefixtures("offline")

@@ -37,6 +37,9 @@ def test_a_class_a_factory_and_an_instance_all_do(write) -> None:
     with pytest.raises(RequestError, match="width=wide"):
         load(f"{path}:build", model_args={"width": CommandLineText("wide")})
     assert load(f"{path}:build", model_args={"width": 6}).module.in_features == 6
+    assert (
+        load(write(NET + "from torch.nn import Conv2d\n_hidden = Net()\n", "one.py")).name == "Net"
+    )
     loaded = load(f"{path}:model")
     assert loaded.module.in_features == 7
     assert (loaded.name, loaded.source, loaded.task) == ("model", "file", "")
@@ -64,11 +67,6 @@ def test_arguments_in_the_spec_join_those_of_the_option(write) -> None:
         load(f"{path}:model(1)")
     with refused(ModelError, "TypeError", hint="'a'"):
         load(f"{path}:Net('a')")
-
-
-def test_the_only_model_of_a_file_needs_no_name(write) -> None:
-    loaded = load(write(NET + "from torch.nn import Conv2d\n_hidden = Net()\n"))
-    assert loaded.name == "Net"
 
 
 BUILD = "def build(width: int, deep=False): return nn.ReLU()\nmodel = nn.ReLU()\n"
@@ -256,11 +254,6 @@ def test_an_instance_in_an_imported_module_stays_as_it_is(tmp_path, monkeypatch)
     assert net.training
     assert net.weight.dtype is torch.float32
     assert torch.equal(net.weight, before)
-
-
-def test_named_weights_are_for_torchvision_alone(write) -> None:
-    with pytest.raises(RequestError, match="'default'"):
-        load(write(NET), weights="default")
 
 
 TRANSFORMERS = """

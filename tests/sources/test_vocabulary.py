@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -18,31 +19,27 @@ from hookscope.sources.transformers.text_inputs import vocabulary_of
 LINE = "The capital of France is Paris, and Berlin is the capital of Germany."
 
 
-def byte_level() -> Vocabulary:
+def trained(kind: str, alphabet: list[str], special: list[str], **options: Any) -> Vocabulary:
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.pre_tokenizer = getattr(pre_tokenizers, kind)(**options)
+    tokenizer.decoder = getattr(decoders, kind)()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator([LINE] * 9, trainer)
-    return wrapped(tokenizer, eos_token="<eos>")
+    names = {"eos_token": special[0]} if special else {}
+    return vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names))
+
+
+def byte_level() -> Vocabulary:
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    return trained("ByteLevel", alphabet, ["<eos>"], add_prefix_space=False)
 
 
 def metaspace() -> Vocabulary:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False)
-    tokenizer.train_from_iterator([LINE] * 9, trainer)
-    return wrapped(tokenizer)
-
-
-def wrapped(tokenizer: Tokenizer, **options: str) -> Vocabulary:
-    from transformers import PreTrainedTokenizerFast
-
-    return vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options))
+    return trained("Metaspace", [], [])
 
 
 @pytest.mark.parametrize("make", [byte_level, metaspace])

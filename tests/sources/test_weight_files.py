@@ -24,6 +24,7 @@ from hookscope.sources.loaded import WeightsInfo, WeightsRequest
 from hookscope.sources.weights import load_file_into
 from tests.conftest import Run
 from tests.refusals import refused
+from tests.sources.test_weights import same
 
 SAFE, PICKLED = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 
@@ -32,11 +33,6 @@ def net(seed: int = 0) -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(30, 40), nn.BatchNorm1d(40), nn.Linear(40, 50))
-
-
-def same(a: nn.Module, b: nn.Module) -> bool:
-    ours, theirs = a.state_dict(), b.state_dict()
-    return all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @pytest.fixture
