@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from hookscope.stores.runs.run_info import RunInfo
 from hookscope.stores.runs.run_writer import RunWriter
@@ -13,38 +14,56 @@ Values = dict[Series, float]
 RowValues = Callable[[int], Values]  # the values of a step
 
 
+def plain_info(**changes: Any) -> RunInfo:
+    """What a run of ``train.py`` says about itself while it goes on."""
+    info: RunInfo = {
+        "schema": 1,
+        "status": "running",
+        "script": "train.py",
+        "arguments": ["--epochs", "3"],
+        "started": "2026-01-02T03:04:05+00:00",
+        "seconds": 0.0,
+        "steps": 0,
+        "exit_status": None,
+        "every": None,
+        "layers": [],
+        "rank": 0,
+        "world_size": 1,
+        "versions": {"hookscope": "1"},
+        "models": [],
+        "optimizers": [],
+        "unwatched": [],
+        "incomplete": "",
+    }
+    info.update(changes)  # type: ignore[typeddict-item]
+    return info
+
+
+def model_info(name: str = "Net", layout: str = "whole", **layers: str) -> dict[str, Any]:
+    """A model with some layers, from their names to their types."""
+    entries = [{"name": layer, "type": kind} for layer, kind in layers.items()]
+    return {"name": name, "type": name, "parameters": 9, "layers": entries, "layout": layout}
+
+
 def run_info(models: dict[str, list[str]], optimizers: Iterable[str] = ("sgd",)) -> RunInfo:
     """Return what a finished run says, of models by name with the names of their layers."""
-    return RunInfo(
-        schema=1,
+    kinds = {name: dict.fromkeys(layers, "Linear") for name, layers in models.items()}
+    return plain_info(
         status="finished",
-        script="train.py",
         arguments=["--name", "two words"],
         started="2025-01-01T10:00:00Z",
         seconds=75.0,
-        steps=0,
         exit_status=0,
-        every=None,
-        layers=[],
-        rank=0,
-        world_size=1,
         versions={"torch": "2.8.0"},
         models=[
-            {
-                "name": name,
-                "type": "Net",
-                "parameters": 10,
-                "layers": [{"name": layer, "type": "Linear"} for layer in layers],
-                "layout": "whole",
-            }
-            for name, layers in models.items()
+            model_info(name, **layers) | {"type": "Net", "parameters": 10}
+            for name, layers in kinds.items()
         ],
         optimizers=[
             {"name": name, "type": "SGD", "groups": 1, "models": list(models)}
             for name in optimizers
         ],
         unwatched=[{"what": "net.encode", "reason": "forward was called directly"}],
-        incomplete="",
     )
 
 

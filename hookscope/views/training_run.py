@@ -127,7 +127,7 @@ def _layer_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
     if not summary.layers:
         return []
     table = layers_table(summary.layers, options)
-    words = table[0].plain.split()
+    words = table[0].plain.split() if table else []  # as CSV they are written elsewhere
     last = count_text(int(summary.run.layers.steps[-1]))
     legend = [f"Values of step {last}.", *(LEGEND[word] for word in words if word in LEGEND)]
     return [*table, *sentence(" ".join(legend), options, "dim")]

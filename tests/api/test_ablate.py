@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from hookscope.results.ablation import LayerAblation, rank_ablations
 from tests.conftest import REPO
 from tests.digits_forms import FORMS
 from tests.hooks.edits.by_hand import channels, drawn, replaced
-from tests.hooks.test_values import hooks_left
 from tests.oracle.by_hand import same_bits
+from tests.zoo import Module, Picky, no_tensor
 
 SAMPLES = REPO / "sample_models"
 WORDS = FORMS
@@ -128,12 +129,10 @@ def test_mean_is_that_of_each_channel_over_batch_and_positions(channel: bool) ->
 
 
 def test_what_has_one_value_a_channel_is_left_out_of_mean_and_noise_with_its_reason() -> None:
-    for by, reason in [
-        ("mean", "each channel is a single value, which is its own mean"),
-        ("noise", "a single value has no standard deviation"),
-    ]:
+    for by, reason in (("mean", "mean"), ("noise", "standard deviation")):
         found = hookscope.ablate(digits(), input=X[:1], by=by, channels=True)
-        assert [(one.layer, one.reason) for one in found.left_out] == [("fc", reason)]
+        [left] = found.left_out
+        assert left.layer == "fc" and reason in left.reason
         assert found.total == len(found.ablations) == 128
 
 
@@ -143,15 +142,6 @@ def test_an_ablation_does_what_its_edit_does() -> None:
     for ablation in found.ablations[:3]:
         shot = hookscope.capture(word, input=X, layers="fc", edits=ablation.edit(found.edit))
         assert shot.metadata["effect"]["output"][0]["relative"] == ablation.output
-
-
-def test_files_give_the_figures_of_the_eager_model() -> None:
-    made = [
-        hookscope.ablate(f"{SAMPLES}/{word}", input=X[:1], channels=True, layers="conv?")
-        for word in WORDS
-    ]
-    assert made[0].ablations == made[1].ablations == made[2].ablations
-    assert made[0].clean.score == made[1].clean.score == made[2].clean.score
 
 
 @pytest.mark.parametrize("rank", ["score", "loss", "output"])
@@ -168,14 +158,7 @@ def test_the_largest_change_comes_first_and_ties_keep_the_order_of_the_run(rank:
 def test_nan_is_ranked_before_everything_and_nothing_last() -> None:
     values = [None, 1.0, math.nan, -math.inf, -2.0, 0.0]
     made = [LayerAblation(str(n), "ReLU", None, loss=value) for n, value in enumerate(values)]
-    assert [ablation.layer for ablation in rank_ablations(made, "loss")] == [
-        "2",
-        "3",
-        "4",
-        "1",
-        "5",
-        "0",
-    ]
+    assert "".join(ablation.layer for ablation in rank_ablations(made, "loss")) == "234150"
 
 
 def test_the_target_is_settled_by_the_clean_run() -> None:
@@ -216,24 +199,14 @@ class Two(nn.Module):
         torch.manual_seed(0)
         self.first = nn.Linear(4, 6)
         self.second = nn.Linear(4, 3)
-        self.picks = Picks()
+        self.picks = Module(lambda self, x: x.argsort(1))
         self.idle = nn.Linear(2, 2)
-        self.root = Root()
+        self.root = Module(lambda self, x: x / x.norm())
 
     def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         first = self.first(x)
         order = self.picks(first)
         return self.root(first.gather(1, order)), {"more": self.second(x), "order": order}
-
-
-class Picks(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.argsort(1)
-
-
-class Root(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x / x.norm()
 
 
 def test_without_classes_there_is_the_output_alone_of_all_its_floating_tensors() -> None:
@@ -254,33 +227,17 @@ def test_without_classes_there_is_the_output_alone_of_all_its_floating_tensors()
 
 def test_what_cannot_be_ablated_is_told_with_its_reason_and_nan_is_loud() -> None:
     found = hookscope.ablate(Two(), input=torch.ones(2, 4))
-    reasons_by_key = [(one.layer, one.type, one.reason) for one in found.left_out]
-    assert reasons_by_key == [("picks", "Picks", "it returns no floating-point tensor")]
+    assert [(one.layer, one.type) for one in found.left_out] == [("picks", "Module")]
     assert [one.module for one in found.coverage.not_executed] == ["idle"]
     assert found.ablations[0].layer == "first"
     assert math.isnan(found.ablations[0].output or 0)  # zero over its norm
 
 
-class Chooses(nn.Module):
-    """Fails when its first layer gives zeros."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.first(x)
-        if not y.any():
-            raise RuntimeError("nothing is there")
-        last: Tensor = self.last(y)
-        return last
-
-
 def test_a_model_that_fails_without_a_layer_is_told_and_the_others_go_on() -> None:
-    found = hookscope.ablate(Chooses(), input=torch.ones(2, 4))
+    found = hookscope.ablate(Picky(), input=torch.ones(2, 4))
     good, bad = found.ablations
     assert (good.layer, good.failed, bad.layer, bad.score) == ("last", "", "first", None)
-    assert "nothing is there" in bad.failed
+    assert "all is zero" in bad.failed
 
 
 def test_a_module_that_is_called_twice_is_ablated_in_both_calls() -> None:
@@ -291,113 +248,63 @@ def test_a_module_that_is_called_twice_is_ablated_in_both_calls() -> None:
 
 
 def test_what_can_only_fail_is_an_error() -> None:
-    with pytest.raises(
-        CheckFailed, match=r"The model failed with every change. The first, of first: .*nothing is"
-    ):
-        hookscope.ablate(Chooses(), input=torch.ones(2, 4), layers="first")
+    with pytest.raises(CheckFailed, match=r"of first: .*all is"):
+        hookscope.ablate(Picky(), input=torch.ones(2, 4), layers="first")
 
 
 def test_nothing_to_ablate_is_an_error_with_the_reason() -> None:
-    with pytest.raises(RequestError, match=r"by mean; fc: each channel is a single value"):
+    with pytest.raises(RequestError, match="mean; fc: "):
         hookscope.ablate(digits(), input=X[:1], layers="fc", by="mean")
-    with pytest.raises(RequestError, match=r"idle: it never ran: "):
+    with pytest.raises(RequestError, match="idle: "):
         hookscope.ablate(Two(), input=torch.ones(2, 4), layers="idle")
 
 
-class Unsteady(nn.Module):
-    """Every run gives something else, whatever the seed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.runs = nn.Identity(), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.runs += 1
-        y: Tensor = self.layer(x) + self.runs
-        return y
-
-
 def test_a_model_that_is_not_deterministic_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    unsteady = Module(lambda self, x: self.layer(x) + next(self.runs), layer=nn.Identity())
+    unsteady.runs = itertools.count(1)  # type: ignore[assignment]
     with caplog.at_level("WARNING", logger="hookscope"):
-        hookscope.ablate(Unsteady(), input=torch.ones(2, 4))
-    assert "gave a different result (output differs, relative difference 0.5" in caplog.text
+        hookscope.ablate(unsteady, input=torch.ones(2, 4))
+    assert "output differs" in caplog.text and "0.5" in caplog.text
     caplog.clear()
     with caplog.at_level("WARNING", logger="hookscope"):
         hookscope.ablate(digits(), input=X)
     assert not caplog.text
 
 
-class Reuses(nn.Module):
-    """Every run writes to the same tensor and returns it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.place = nn.Identity(), torch.zeros(2, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.place.copy_(self.layer(x))
-
-
 def test_an_output_that_the_next_run_overwrites_is_kept() -> None:
-    [ablation] = hookscope.ablate(Reuses(), input=torch.ones(2, 4)).ablations
+    reuses = Module(lambda self, x: self.place.copy_(self.layer(x)), layer=nn.Identity())
+    reuses.place = torch.zeros(2, 4)
+    [ablation] = hookscope.ablate(reuses, input=torch.ones(2, 4)).ablations
     assert ablation.output == 1.0
 
 
-class Shrinks(nn.Module):
-    """Gives fewer rows where its layer gives zeros, as a detector finds fewer boxes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Identity()
-
-    def forward(self, x: Tensor) -> list[Tensor]:
+def test_an_output_of_another_shape_has_no_figure() -> None:
+    def rows(self: Module, x: Tensor) -> list[Tensor]:
         y = self.layer(x)
         return [y[y.sum(1) > 0]]
 
-
-def test_an_output_of_another_shape_has_no_figure() -> None:
-    [ablation] = hookscope.ablate(Shrinks(), input=torch.ones(2, 4)).ablations
+    [ablation] = hookscope.ablate(
+        Module(rows, layer=nn.Identity()), input=torch.ones(2, 4)
+    ).ablations
     assert (ablation.output, ablation.failed) == (None, "")
-
-
-class Tokens(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens: Tensor = self.attention(x, x, x)[0]
-        return tokens
 
 
 def test_channels_that_not_every_tensor_has_are_told() -> None:
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
-    found = hookscope.ablate(Tokens(), input=x, layers="attention", channels=True)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    net = Module(lambda self, x: self.attention(x, x, x)[0], attention=attention)
+    found = hookscope.ablate(net, input=x, layers="attention", channels=True)
     assert sorted(k.channel or 0 for k in found.ablations) == list(range(5))
     [left] = found.left_out
-    assert left.reason == "channels from 5 up, which some of its output tensors lack"
-
-
-def test_the_model_is_left_as_it_was() -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
-    x = torch.randn(4, 6)
-    before = model.eval()(x)
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    first = hookscope.ablate(model, input=x, train=True, channels=True)
-    assert not hooks_left(model)
-    assert not model.training
-    assert all(same_bits(state[name], tensor) for name, tensor in model.state_dict().items())
-    assert same_bits(model(x), before)
-    assert hookscope.ablate(model, input=x, train=True, channels=True) == first
+    assert "from 5 up" in left.reason
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"layers": "conv9"}, LayerError, "matches 'conv9'"),
-        ({"target": 12}, LossError, "no class 12"),
-        ({"target": "uniform", "rank": "score"}, LossError, "needs a class as target"),
+        ({"layers": "conv9"}, LayerError, "conv9"),
+        ({"target": 12}, LossError, "12"),
+        ({"target": "uniform", "rank": "score"}, LossError, "class"),
     ],
 )
 def test_a_wrong_request_is_refused(options: dict[str, Any], error: Any, message: str) -> None:
@@ -499,21 +406,13 @@ def test_nan_and_infinity_survive_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [{"target": 3}, {"reduction": "sum"}, {"raw": True}])
 def test_what_is_only_for_classes_is_not_ignored(given: Any) -> None:
     net = nn.Sequential(nn.Linear(3, 3))
-    with pytest.raises(LossError, match=f"{next(iter(given))} needs class scores or a loss"):
+    with pytest.raises(LossError, match=next(iter(given))):
         hookscope.ablate(net, input=torch.ones(2, 5, 3), **given)
 
 
 def test_an_output_without_tensors_cannot_be_measured() -> None:
-    class Words(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(3, 3)
-
-        def forward(self, x: Tensor) -> list[str]:
-            return [str(float(self.inner(x).sum()))]
-
-    with pytest.raises(LossError, match="contains no tensor"):
-        hookscope.ablate(Words(), input=torch.ones(2, 3))
+    with pytest.raises(LossError, match="tensor"):
+        hookscope.ablate(no_tensor(), input=torch.ones(2, 4))
 
 
 def test_layers_inside_the_fast_path_of_transformers_are_ablated() -> None:

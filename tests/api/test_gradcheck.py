@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import ForwardError, LossError, RequestError
-from tests.hooks.test_values import Module, hooks_left
+from tests.hooks.test_values import hooks_left
+from tests.zoo import Module
 
 
 class Cube(torch.autograd.Function):
@@ -89,7 +90,7 @@ def test_a_gradient_that_does_not_come_back_is_told_and_is_not_an_agreement() ->
     assert (comparison.wrong, comparison.note) == (2, "no gradient")
     apart = Module(lambda self, x: torch.zeros(2, requires_grad=True) * 1)
     [comparison] = hookscope.gradcheck(apart, input=torch.ones(2)).comparisons
-    assert (comparison.wrong, comparison.note) == (0, "the output does not depend on it")
+    assert comparison.wrong == 0 and "depend" in comparison.note
 
 
 def test_nan_is_wrong() -> None:
@@ -111,9 +112,9 @@ def test_models_that_draw_or_work_in_place_are_checked_too() -> None:
 def test_what_cannot_be_checked_is_told_in_a_sentence() -> None:
     with pytest.raises(RequestError, match="the limit is 10,000,000"):
         hookscope.gradcheck(nn.Identity(), shape=(100, 100))
-    with pytest.raises(RequestError, match="contains no floating-point values"):
+    with pytest.raises(RequestError, match="floating-point"):
         hookscope.gradcheck(nn.Embedding(4, 2), input=torch.tensor([1]))
-    with pytest.raises(LossError, match="returns no floating-point tensor"):
+    with pytest.raises(LossError, match="floating-point"):
         hookscope.gradcheck(Module(lambda self, x: x.argmax()), shape=(3,))
 
     class Fails(torch.autograd.Function):
@@ -125,7 +126,7 @@ def test_what_cannot_be_checked_is_told_in_a_sentence() -> None:
         def backward(ctx: Any, grad: Tensor) -> Tensor:
             return grad.sum(0).expand(5)
 
-    with pytest.raises(ForwardError, match=r"backward pass failed.*invalid gradient"):
+    with pytest.raises(ForwardError, match=r"backward.*invalid gradient"):
         hookscope.gradcheck(Fails, shape=(3,))
 
 

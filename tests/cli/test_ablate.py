@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_streams import on_unix
-from tests.conftest import REPO, Refused, Run
+from tests.conftest import REPO, Run
 from tests.processes import COMMAND, end_by_signal, in_terminal, start_python
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
@@ -49,46 +49,6 @@ def slow(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "slow.py").write_text(SLOW)
     return folder
-
-
-@pytest.mark.slow
-def test_a_pipe_gets_every_ablation_and_what_its_figures_mean(run: Run, tmp_path: Path) -> None:
-    done = run("ablate", DIGITS, "--input", FIVE, "--channels", "--rank", "loss")
-    assert done.rc == 0, done.stderr
-    title, header, *lines = done.stdout.splitlines()
-    assert title == "138 channels ablated one at a time (output set to zero), ranked by loss."
-    figures = ["loss", "score", "output", "flipped"]
-    assert header.split() == ["layer", "type", "channel", *figures, "note"]
-    document = json.loads((tmp_path / "work" / "trained.ablate.json").read_text())
-    for line, ablation in zip(lines, document["ablations"], strict=False):
-        layer, kind, channel, *values, _ = line.split()
-        place = [ablation[name] for name in ("layer", "type", "channel")]
-        assert [layer, kind, int(channel)] == place
-        assert [float(v) for v in values] == pytest.approx([ablation[f] for f in figures], rel=5e-6)
-    assert [line.split()[0] for line in lines[138:142]] == [f"{name}:" for name in figures]
-    assert done.stderr.splitlines()[-2].startswith("wrote trained.ablate.json (")
-    worst = document["ablations"][0]
-    edit = f"{worst['layer']}[{worst['channel']}]=zero"
-    follow = f"next: hookscope capture {DIGITS} --edit '{edit}' --compare --input {FIVE}"
-    assert done.stderr.splitlines()[-1] == follow
-
-
-@pytest.mark.slow
-def test_json_is_what_the_file_holds(run: Run, tmp_path: Path) -> None:
-    done = run("ablate", DIGITS, "--json", "-q", "-o", "a.json", "--by", "mean", "--loss", "mse")
-    assert (done.rc, done.stderr) == (0, "")
-    document, file = json.loads(done.stdout), json.loads((tmp_path / "work/a.json").read_text())
-    assert (document["schema"], document["command"], document.pop("file")) == (
-        1,
-        "ablate",
-        "a.json",
-    )
-    assert file.pop("hookscope") == document["versions"]["hookscope"]
-    assert document == file
-    assert document["finished"] and document["clean"]["loss_name"] == "mse"
-    assert [one["layer"] for one in document["left_out"]] == ["fc"]
-    again = run("ablate", DIGITS, "-o", "a.json", "--by", "mean", "--loss", "mse")
-    assert "replacing an earlier file" in again.stderr and "resuming" not in again.stderr
 
 
 @pytest.mark.exhaustive
@@ -135,27 +95,3 @@ def test_a_terminal_shows_a_bar_and_wipes_it(slow: Path, clean_environment) -> N
     assert "ablating" not in after and "/27" not in after
     quiet = in_terminal(*COMMAND, *WORDS, "-q", **here).decode()
     assert "ablating" not in quiet and "27 channels" in quiet
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--by", "magic"], "'magic' is not one of"),
-        (["--rank", "size"], "'size' is not one of"),
-        (["-o", "mine.json"], "The file mine.json exists and was not written by hookscope."),
-        (["-o", "no/where.json"], "The output folder no does not exist."),
-        (["--layer", "a{b"], "has an unbalanced brace"),
-    ],
-)
-def test_a_wrong_request_is_refused_with_status_2(
-    refused, tmp_path: Path, arguments, message
-) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "mine.json").write_text('{"mine": 1}')
-    assert message in refused("ablate", *arguments)
-
-
-@pytest.mark.slow
-def test_an_unknown_layer_is_told_with_near_names(refused: Refused) -> None:
-    said = refused("ablate", DIGITS, "--layer", "conv9")
-    assert "matches 'conv9'" in said and "hookscope tree" in said

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,37 +13,13 @@ from hookscope.views.images.cam_picture import MIDDLE
 from hookscope.views.images.cam_sheet import BAR, GAP, LINE, TITLE
 from hookscope.views.images.colors import SEQUENTIAL
 from hookscope.views.text.text_table import TextOptions
-from tests.conftest import REPO, Refused, Run
+from tests.conftest import REPO, Run
 
 pytestmark = pytest.mark.slow
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
 # Of the first image: below the title, a line, an empty one, its caption and the names.
 TOP = GAP + round(LINE * TITLE) + 4 * LINE
-
-
-def test_the_real_command_on_a_trained_model(run: Run, tmp_path: Path) -> None:
-    import hookscope
-
-    done = run("cam", DIGITS, "--input", FIVE)
-    assert done.rc == 0, done.stderr
-    method, layer, header, row = done.stdout.splitlines()
-    assert method == "gradcam: relu(sum_k mean(G_k) A_k)."
-    assert layer.startswith("Layer pool (MaxPool2d), call 1: maps (N, C, H, W), a grid of 4x4, 32")
-    assert layer.endswith("bilinear upsampling to the image.")
-    names = "input class index score probability peak pixel largest note"
-    assert header.split() == names.split()
-    wanted = hookscope.cam(DIGITS, input=FIVE)
-    entry = wanted.metadata["cam"]["images"][0]
-    peaks = [",".join(map(str, entry[name])) for name in ("peak", "pixel")]
-    assert row.split()[1:3] + row.split()[5:7] == ["5", "5", *peaks]
-    assert "layer: pool (the last spatial output that affects the score)" in done.stderr
-    work = tmp_path / "work"
-    assert sorted(p.name for p in work.iterdir()) == ["trained.cam.png", "trained.cam.safetensors"]
-    found = hookscope.load(work / "trained.cam.safetensors")
-    assert list(found) == ["pool/cam", "./cam", "./image"] == list(wanted)
-    assert all((found[key] == wanted[key]).all() for key in found)
-    assert found.metadata["command"] == "cam"
 
 
 def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: Path) -> None:
@@ -100,69 +74,6 @@ def test_without_matplotlib_only_what_needs_it_is_refused(run: Run, tmp_path: Pa
         assert (done.rc, done.stdout) == (1, "")
         assert 'pip install "hookscope[plot]"' in done.stderr
     assert sorted(p.name for p in (tmp_path / "work").iterdir()) == ["a.jpg", "a.safetensors"]
-
-
-def test_the_same_command_writes_the_same_bytes_and_lines(run: Run, tmp_path: Path) -> None:
-    words = ("cam", DIGITS, "--input", FIVE, "--by", "layercam", "-o", "a.png")
-    first = run(*words)
-    files = [tmp_path / "work" / name for name in ("a.png", "a.safetensors")]
-    before = [file.read_bytes() for file in files]
-    again = run(*words)
-    assert [file.read_bytes() for file in files] == before
-    assert again.stdout == first.stdout
-    assert "replacing earlier files" in again.stderr
-
-
-def test_guided_backpropagation_tells_how_many_relus_it_went_through(run: Run) -> None:
-    lines = run("cam", DIGITS, "--input", FIVE, "--by", "guided").stdout.splitlines()
-    assert lines[1] == "Guided backpropagation through 2 ReLUs."
-
-
-def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
-    words = ("--by", "integrated", "--steps", "5", "--baseline", "black")
-    done = run("cam", DIGITS, "--input", FIVE, "--input", FIVE, *words, "--json")
-    found = json.loads(done.stdout)
-    assert (found["command"], found["picture"]) == ("cam", "trained.cam.png")
-    assert found["file"] == "trained.cam.safetensors"
-    assert (found["cam"]["method"], found["cam"]["steps"]) == ("integrated", 5)
-    assert [entry["label"] for entry in found["cam"]["images"]] == ["5", "5"]
-    keys = ["./input.0.attribution", "./cam", "./image"]
-    assert [record["key"] for record in found["records"]] == keys
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["-o", "a.gif"], "not have the extension of a picture. Use .png, .jpg, .jpeg, .svg or"),
-        (["--colormap", "virids"], "Did you mean viridis"),
-        (["--alpha", "1.5"], "1.5 is not in the range 0<=x<=1"),
-        (["--alpha", "nan"], "alpha is nan, and an opacity is from 0 to 1"),
-        (["--alpha", "nan", "--no-output"], "alpha is nan, and an opacity is from 0 to 1"),
-        (["-o", "foreign.png"], "was not written by hookscope"),
-        (["-o", "five.png", "--force"], "five.png is an input of this command"),
-        (["--by", "grandcam"], "'grandcam' is not one of"),
-        (["--by", "guided", "--layer", "conv1"], "takes no layer"),
-        (["--layer", "fc"], "has no spatial output (1x10)"),
-        (["--layer", "conv1", "-l", "conv2"], "--layer is given 2 times: conv1, conv2"),
-        (["--layer", "cov1"], "Did you mean conv1 or conv2?"),
-        (["--target", "12"], "There is no class 12"),
-        (["--steps", "3"], "is only for --by integrated"),
-        (["--box", "0"], "The output has no boxes"),
-        (["--scores", "aux"], "The model's output has no floating-point tensor 'aux'"),
-        (["-o", "a.mgz"], "or .npy, .nii or .nii.gz for the map"),
-    ],
-)
-def test_a_wrong_request_is_one_sentence(
-    refused: Refused, tmp_path: Path, words: list[str], message: str
-) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    shutil.copy(FIVE, work / "five.png")
-    shutil.copy(FIVE, work / "foreign.png")
-    said = refused("cam", DIGITS, "--input", "five.png", *words)
-    assert message in " ".join(said.split())
-    assert (work / "five.png").read_bytes() == Path(FIVE).read_bytes()
-    assert not list(work.glob("*.safetensors"))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

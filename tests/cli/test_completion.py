@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -36,15 +35,6 @@ def complete(run, tmp_path):
         return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
     return ask
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_each_shell_has_a_script_that_calls_us(run, shell) -> None:
-    done = run("completion", shell)
-    assert (done.rc, done.stderr) == (0, "")
-    assert "_HOOKSCOPE_COMPLETE" in done.stdout
-    assert f"{shell}_complete" in done.stdout
-    assert json.loads(run("completion", shell, "--json").stdout)["script"] + "\n" == done.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

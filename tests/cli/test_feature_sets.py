@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import re
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import hookscope
-from tests.cli.test_light_imports import loaded
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 FEATURES, ODD = f"{SAMPLES}/features", f"{SAMPLES}/odd.csv"
@@ -21,38 +18,6 @@ COMMANDS = {
     "probe": ("probe", FEATURES, "--labels", ODD, "--test", "0.4", "--splits", "2"),
     "top": ("top", FEATURES, "--layer", "fc", "--units", "0-2", "--count", "2"),
 }
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_it_runs_without_torch(clean_environment, tmp_path: Path, name: str) -> None:
-    assert "torch" not in loaded(clean_environment, tmp_path, *COMMANDS[name])
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", COMMANDS)
-def test_json_is_the_result_and_the_same_each_time(run, name: str) -> None:
-    done = run(*COMMANDS[name], "--json")
-    assert done.rc == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["command"] == name and document["file"] is None
-    assert run(*COMMANDS[name], "--json").stdout == done.stdout
-
-
-@pytest.mark.parametrize(
-    "name",
-    [n if n == "top" else pytest.param(n, marks=pytest.mark.exhaustive) for n in COMMANDS],
-)
-def test_files_are_written_and_replaced(run, tmp_path: Path, name: str) -> None:
-    work = tmp_path / "work"
-    for file in ("out.json", "out.png", "out.svg"):
-        done = run(*COMMANDS[name], "-o", file)
-        assert done.rc == 0 and f"wrote {file}" in done.stderr, done.stderr
-        again = run(*COMMANDS[name], "-o", file)
-        assert again.rc == 0 and "replacing an earlier file" in again.stderr
-    with Image.open(work / "out.png") as image:
-        assert image.size[0] > 300
-    text = (work / "out.json").read_text()
-    assert text.startswith('{"hookscope": "') and json.loads(text)["schema"] == 1
 
 
 def test_the_matrix_is_written_as_csv_and_as_a_page(run, tmp_path: Path) -> None:
@@ -67,12 +32,6 @@ def test_the_matrix_is_written_as_csv_and_as_a_page(run, tmp_path: Path) -> None
     assert run("similar", FEATURES, "-o", "a.html").rc == 0
     page = (work / "a.html").read_text()
     assert ">0.91</td>" in page and '<th scope="row">fc</th>' in page
-
-
-def test_a_pipe_has_a_line_for_each_pair(run) -> None:
-    lines = run("similar", FEATURES).stdout.splitlines()
-    assert lines[0].split() == ["layer", "other", "cka"]
-    assert lines[1].split() == ["pool", "fc", "0.912943"]
 
 
 def test_a_similarity_below_one_reads_as_what_it_is(tmp_path: Path) -> None:
@@ -104,15 +63,3 @@ def test_a_terminal_has_a_matrix_no_wider_than_itself(width: int) -> None:
         lines = display.text(result, TextOptions(width))
         assert max(line.cell_len for line in lines) <= width
         assert lines
-
-
-def test_no_file_is_written_among_the_features(run, tmp_path: Path) -> None:
-    hookscope.extract(
-        f"{SAMPLES}/digits.py:trained",
-        tmp_path / "f",
-        layers="fc",
-        input=f"{SAMPLES}/digits",
-        workers=0,
-    )
-    done = run("similar", tmp_path / "f", "-o", tmp_path / "f/out.json")
-    assert done.rc == 2 and "would be among the files of" in done.stderr

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from hookscope.cli.main import cli
@@ -30,6 +31,12 @@ CODE = [
     ("grads", "[grads]\nloss = 'evil.py:loss'"),
     ("check", "[check]\nloss = 'evil:loss'"),
 ]
+# Options of free texts that name neither code nor a file.
+HARMLESS = """against attn box by channels correlation device-map direction hash heads hook-kind
+    layer limit positions reduce rename scores shape size sort type what chat norm head colormap
+    opt-arg max-memory mean std calls stop-on units memory shard-size max-bytes only skip baseline
+    generate receptive splits color-by
+"""
 EVIL = """
 import pathlib, torch
 pathlib.Path(__file__).with_name("ran").touch()
@@ -50,7 +57,7 @@ def write(text: str, name: str = "hookscope.toml") -> Path:
 @pytest.mark.parametrize(("command", "text"), CODE)
 def test_code_is_refused_unless_the_file_is_named(parse, command: str, text: str) -> None:
     file = write(text)
-    with pytest.raises(SettingsError, match="a project's file may not do that") as caught:
+    with pytest.raises(SettingsError, match="may not do that") as caught:
         parse(command)
     assert str(file) in caught.value.message
     assert f"--config {file}" in caught.value.hint
@@ -59,27 +66,19 @@ def test_code_is_refused_unless_the_file_is_named(parse, command: str, text: str
     assert not Path("ran").exists()
 
 
-def test_every_option_was_judged() -> None:
-    """A new option may be one that names code; then it belongs into the list above."""
-    harmless = """adapter against alpha atol attention attn autocast baseline batch box by cache
-    calls capture check compile-a compile-b list stop-after trace
-    ceiling channel-dim channels channels-last chat color color-by colormap compare config
-    correlation count csv dark dead decode depth device device-map direction
-    distance dot dpi dtype edit eps equal-nan every experts exploding fingerprint floor
-    forward-only generate grad-edit hash head heads hook-kind json kind l2 labels
-    layer leaves limit live local lr map margin markdown max-bytes max-memory max-tokens mean
-    memory mermaid metric module neighbors no-config no-output norm only onnx-optimize ops
-    opt-arg optimizer partial patch penalty position positions precision preprocess
-    quiet rank raw receptive reduce reduction rename repeat resume
-    rtol saturated scale scores seed shape
-    shapes shard-size shift size skip skip-bad sort splits stats-only std steps stop
-    stop-on store-dtype strict structure target task test tokenizer top train train-a
-    train-b type units upsample vanishing verbose verify wait warmup weights what workers
-    """
-    judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}
-    judged |= {"force", "trust", "output", "chrome"}
-    found = {one.key for command in cli.commands.values() for one in command.options()}
-    assert found - set(harmless.split()) - judged == set()
+def test_every_option_that_takes_a_free_text_was_judged() -> None:
+    """A new one may name code or files; then it belongs into the lists here."""
+    judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method", "output"}
+    judged |= {"chrome", "weights", "edit", "grad-edit", "adapter", "tokenizer", "target"}
+    judged |= {"labels", "map", "config"}
+    closed = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
+    free = {
+        option.key
+        for each in cli.commands.values()
+        for option in each.options()
+        if not (option.is_flag or option.count or isinstance(option.type, closed))
+    }
+    assert free - judged - set(HARMLESS.split()) == set()
 
 
 @pytest.mark.parametrize(
@@ -113,8 +112,6 @@ def test_a_flag_or_a_variable_takes_the_place_of_what_is_refused(parse, monkeypa
 
 
 def test_a_refused_value_does_not_give_way_to_a_weaker_one(parse, tmp_path: Path) -> None:
-    import click
-
     folder = Path(click.get_app_dir("hookscope"))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hookscope.toml").write_text("model = 'resnet50'")
@@ -124,8 +121,6 @@ def test_a_refused_value_does_not_give_way_to_a_weaker_one(parse, tmp_path: Path
 
 
 def test_the_user_s_own_file_and_a_named_one_may_name_code(parse, tmp_path: Path) -> None:
-    import click
-
     write("hook = 'evil.py:hook'\nforce = true\noutput = '/tmp/a.safetensors'", "named.toml")
     Path("named.toml").write_text("[capture]\n" + Path("named.toml").read_text())
     params = parse("capture", "--config", "named.toml").params
@@ -145,7 +140,7 @@ def test_force_and_trust_are_never_taken(parse, key: str, value: str) -> None:
         with pytest.raises(SettingsError, match="must be true or false"):
             parse("capture")
         return
-    with pytest.raises(SettingsError, match=f"sets {key}, which a project's settings file may not"):
+    with pytest.raises(SettingsError, match=f"sets {key}, "):
         parse("capture")
     write(f"[capture]\n{key} = false")
     assert parse("capture").params[key] is False
@@ -218,7 +213,7 @@ def test_a_file_of_another_user_is_ignored_with_a_note(run, tmp_path: Path) -> N
     rows = {(row["command"], row["option"]): row["value"] for row in document["settings"]}
     assert rows["grads", "seed"] == 5  # the search goes on above it
     assert document["ignored"] == [str(file)]
-    assert done.stderr.count("belongs to another user and is ignored") == 1
+    assert done.stderr.count("another user") == 1
     assert str(file) in done.stderr
     assert run("config", "--config", file).rc == 2  # named, it is read
     file.unlink()
@@ -309,15 +304,3 @@ def test_a_file_elsewhere_is_refused_unless_the_settings_are_named(
     assert parse(command, *words, f"--{key}", harmless).params
     write(f"[{command}]\n{key} = {json.dumps(harmless)}")
     assert parse(command, *words).params
-
-
-@pytest.mark.parametrize("key", ["model-arg", "hook-arg"])
-def test_an_argument_of_code_is_refused_as_such(parse, key: str) -> None:
-    file = write(f'[capture]\n{key} = ["width=8"]\n')
-    with pytest.raises(SettingsError) as caught:
-        parse("capture")
-    assert caught.value.message == (
-        f"{file} sets {key} = ['width=8'], which is passed to Python code; a project's file may not"
-        " do that."
-    )
-    assert caught.value.hint == f"Read the file. Then name the file with --config {file}."

@@ -5,58 +5,19 @@
 
 from __future__ import annotations
 
-import inspect
-from pathlib import Path
-
 import click
 import pytest
 
-import hookscope
 from hookscope.cli.commands import GLOBAL, Command, Option
 from hookscope.cli.main import cli
-from hookscope.commands.show import SHOWN
-from hookscope.specs.public import HANDLERS
-from hookscope.specs.subject_kinds import (
-    CAPTURE_AND_DUMP,
-    CAPTURES,
-    FEATURES,
-    FINGERPRINTS,
-    MODEL_AND_DUMP,
-    MODEL_AND_FINGERPRINT,
-    MODEL_AND_WEIGHTS,
-    RUNS,
-    STRUCTURES,
-    WEIGHTS,
-)
 from tools import cli_reference
 
 COMMANDS = list(cli.commands)
 
 
-def test_the_commands_are_listed_in_groups(run) -> None:
-    lines = run("--help").stdout.splitlines()
-    for title, group in cli.commands.groups.items():
-        start = lines.index(f"{title}:")
-        assert [line.split()[0] for line in lines[start + 1 : start + 1 + len(group)]] == list(
-            group
-        )
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_says_of_each_command_what_its_own_help_says(name: str) -> None:
     assert cli.commands.shorts[name] == cli.commands[name].get_short_help_str(limit=200)
-
-
-def test_help_goes_to_stdout_with_status_0(run) -> None:
-    for arguments in [["--help"], ["grads", "--help"]]:
-        done = run(*arguments)
-        assert (done.rc, done.stderr) == (0, "")
-        assert done.stdout.startswith("Usage: hookscope")
-
-
-def test_help_of_a_command_in_either_order(run) -> None:
-    assert run("help", "tree").stdout == run("tree", "--help").stdout
-    assert run("help").stdout == run("--help").stdout
 
 
 def help_of(name: str, width: int = 80) -> str:
@@ -89,43 +50,6 @@ def test_help_shows_every_option_and_default_but_no_variables_and_ranges(name: s
             assert argument.help
 
 
-# How help and docstrings call each kind.
-WORDS = {
-    CAPTURES: ("capture", "result file"),
-    FEATURES: ("features",),
-    RUNS: (
-        "training run",
-        "folder of a run",
-        "curves of a run",
-        "numbers of a run",
-        "captures, runs",
-    ),
-    WEIGHTS: ("of weights", "or weights", "For weights"),
-    STRUCTURES: ("two models and --structure", "With ``structure``"),
-    MODEL_AND_WEIGHTS: ("a model and a file of weights", "one side is a model"),
-    MODEL_AND_DUMP: ("dump",),
-    CAPTURE_AND_DUMP: ("dump",),
-    FINGERPRINTS: ("fingerprint",),
-    MODEL_AND_FINGERPRINT: ("fingerprint",),
-}
-
-
-def test_help_and_docstrings_name_each_kind_that_is_handled() -> None:
-    commands = dict(cli.commands)  # their modules fill the table
-    handled = [*HANDLERS, *(("show", kind) for kind in SHOWN)]
-    assert {verb for verb, _ in handled} >= {"check", "diff", "export", "filters", "plot", "tree"}
-    missing = []
-    for verb, kind in handled:
-        arguments = [each for each in commands[verb].params if isinstance(each, click.Argument)]
-        texts = [" ".join([commands[verb].help or "", *(each.help or "" for each in arguments)])]
-        if verb != "show":  # it has no function
-            texts.append((inspect.getdoc(getattr(hookscope, verb)) or "").partition("\nArgs:")[0])
-        for text in texts:
-            if not any(word in " ".join(text.split()) for word in WORDS[kind]):
-                missing.append((verb, kind, text))
-    assert not missing
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_ends_with_two_examples_or_more(name: str) -> None:
     command = cli.commands[name]
@@ -137,52 +61,12 @@ def test_help_ends_with_two_examples_or_more(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_plain_ascii(name: str) -> None:
-    assert help_of(name).isascii()
-
-
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_help_follows_the_terminal_up_to_100_columns(run, columns) -> None:
     text = run("grads", "--help", env={"COLUMNS": str(columns)}).stdout
     prose = text.partition("Positional")[0].splitlines()
     assert max(map(len, prose)) <= min(columns, 100)
     assert max(map(len, prose)) > min(columns, 100) - 12
-
-
-def test_help_does_not_change_with_settings_and_variables(run, tmp_path: Path) -> None:
-    plain = run("capture", "--help").stdout
-    (tmp_path / "work" / "hookscope.toml").write_text("seed = 5\n[capture]\nwhat = 'input'\n")
-    assert run("capture", "--help", env={"HOOKSCOPE_SEED": "6"}).stdout == plain
-
-
-def test_a_mistyped_option_is_suggested_and_not_run(refused) -> None:
-    said = refused("capture", "--layr", "x")
-    assert said.startswith("Error: No such option '--layr'.")
-    assert "Did you mean --layer?" in said
-    assert "See: hookscope capture --help" in said
-
-
-def test_only_near_options_are_suggested(run) -> None:
-    assert "Did you mean --input?" in run("capture", "--inpt", "x").stderr
-    assert run("tree", "--zzzz").stderr.startswith("Error: No such option '--zzzz'.\n")
-
-
-def test_an_option_of_another_command_is_reported_as_such(run) -> None:
-    done = run("capture", "--loss", "kl")
-    assert done.rc == 2
-    assert done.stderr.splitlines() == [
-        "Error: No such option '--loss'. --loss is an option of trace, memory, grads, step,"
-        " check, ablate or sweep, not of capture.",
-        "See: hookscope capture --help",
-    ]
-    assert (
-        "--task is an option of models: put it after the command."
-        in run("--task", "video", "models").stderr
-    )
-    *verbs, last = (name for name in COMMANDS if "--layer" in help_of(name))
-    message = f"-l is an option of {', '.join(verbs)} or {last}, not of models."
-    assert message in run("models", "-l", "fc").stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -195,27 +79,6 @@ def test_narrow_help_gives_each_meaning_lines_of_its_own(name: str) -> None:
     # Nothing is lost but line ends and the room between columns.
     wide = help_of(name, 100).partition("\nExamples:")[0]
     assert "".join(text.split()) == "".join(wide.split())
-
-
-def test_narrow_help_is_the_same_in_either_order(run) -> None:
-    narrow = {"COLUMNS": "40"}
-    there = run("help", "models", env=narrow).stdout
-    assert there == run("models", "--help", env=narrow).stdout
-    assert max(map(len, there.partition("Examples:")[0].splitlines())) <= 40
-
-
-def test_a_mistyped_or_shortened_command_is_suggested_and_not_run(refused) -> None:
-    for word, near in [
-        ("captrue", " Did you mean capture or attribute?"),
-        ("mod", " Did you mean models?"),
-        ("zzzz", ""),
-    ]:
-        said = refused(word)
-        assert said.startswith(f"Error: No such command {word!r}.{near}\n")
-
-
-def test_options_are_never_abbreviated(run) -> None:
-    assert run("models", "--tas", "video").rc == 2
 
 
 def test_every_option_has_a_section_of_its_own_kind() -> None:
@@ -239,16 +102,6 @@ def test_a_stale_reference_page_is_noticed(tmp_path, monkeypatch, capsys) -> Non
     cli_reference.PAGE.write_text("old", encoding="utf-8")
     assert cli_reference.main(["--check"]) == 1
     assert "is stale" in capsys.readouterr().err
-
-
-def test_version_names_what_matters(run) -> None:
-    import hookscope
-
-    done = run("--version")
-    assert (done.rc, done.stderr) == (0, "")
-    names = [line.split()[0] for line in done.stdout.splitlines()]
-    assert names == ["hookscope", "torch", "torchvision", "python"]
-    assert f"hookscope {hookscope.__version__}\n" in done.stdout
 
 
 def test_no_option_is_named_twice_in_a_section() -> None:

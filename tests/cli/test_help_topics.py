@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -35,30 +34,12 @@ def test_every_topic_follows_the_terminal(name: str) -> None:
         assert max(map(len, text_of(name, width).splitlines())) <= width
 
 
-def test_the_help_lists_the_topics(run) -> None:
-    ending = run("--help").stdout.partition("Help topics (hookscope help TOPIC):\n")[2]
-    for name, summary in TOPICS.items():
-        assert f"{name} {summary}" in " ".join(ending.split())
-
-
 def test_a_command_names_topics_that_exist() -> None:
     for command in cli.commands.values():
         assert isinstance(command, Command)
         assert set(command.topics) <= set(TOPICS)
     named = {topic for command in cli.commands.values() for topic in command.topics}
     assert named == set(TOPICS)
-
-
-def test_a_topic_is_printed_or_put_into_json(run) -> None:
-    done = run("help", "edits")
-    assert (done.rc, done.stderr, done.stdout) == (0, "", text_of("edits", 80) + "\n")
-    document = json.loads(run("help", "edits", "--json").stdout)
-    assert (document["about"], document["text"]) == ("edits", text_of("edits", 80))
-
-
-def test_a_mistyped_topic_is_suggested(refused) -> None:
-    said = refused("help", "edit")
-    assert said.startswith("Error: There is no command or topic 'edit'. Did you mean edits?\n")
 
 
 def test_the_tables_are_those_of_the_code() -> None:

@@ -89,38 +89,3 @@ def test_a_variable_may_hold_a_word_with_colons(parse, monkeypatch) -> None:
     }.items():
         monkeypatch.setenv("HOOKSCOPE_CAPTURE_INPUT", text)
         assert [spec.text for spec in parse("capture").params["input"]] == words
-
-
-def test_a_capture_is_not_replaced_by_what_is_made_of_it(typed) -> None:
-    typed("capture", "net.py:Net", "--input", "ids.npy")
-    own = "Net.capture.safetensors:table/output"
-    assert "is an input of this command" in typed("capture", "net.py:Net", "--input", own, status=2)
-
-
-def test_grads_and_trace_take_the_same_words(typed) -> None:
-    typed("grads", "net.py:Net", "--loss", "sum", "--input", "both.npz")
-    typed("trace", "net.py:Net", "--input", "ids=ids.npy")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("capture --input ids=missing.npy", "There is no file 'missing.npy'"),
-        ("capture --input random:3y4", "'3y4' is not a valid shape"),
-        ("capture --input ids.npy --size 8", "--size is for images, and no image is given"),
-        ("capture --input broken.npz", "is a text file, not an array"),
-        ("capture --input pickled.pt", "is a pickled Python object"),
-        ("capture --input cut.safetensors", "damaged or cut-off header"),
-        ("capture --input nope.py:f", "There is no file 'nope.py'"),
-        ("capture --input notes.md", "is not an image: it looks like a text file"),
-        ("capture --generate 0", "0 is not in the range"),
-    ],
-)
-def test_a_wrong_word_is_refused_at_once(refused, folder, words: str, message: str) -> None:
-    for name in ("broken.npz", "notes.md"):
-        (folder / name).write_text("just some words\n")
-    (folder / "pickled.pt").write_bytes(
-        b"\x80\x04\x95\x12\0\0\0\0\0\0\0\x8c\x05mynet\x8c\x03Net\x93."
-    )
-    (folder / "cut.safetensors").write_bytes((900).to_bytes(8, "little") + b'{"a": {}}')
-    assert message in refused(*words.split())

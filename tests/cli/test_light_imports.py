@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import needs_list
 from tests.processes import run_python
+from tests.properties.minimal_requests import REQUESTS, write_sources
 
 HEAVY = {"torch", "torchvision", "numpy", "rich", "PIL", "safetensors"}
 PROBE = """
@@ -86,6 +88,24 @@ def test_completion_needs_nothing_heavy(clean_environment, tmp_path) -> None:
 def test_listing_models_needs_no_torch(clean_environment, tmp_path) -> None:
     assert loaded(clean_environment, tmp_path, "models", "vgg*") <= {"rich"}
     assert loaded(clean_environment, tmp_path, "models", "vgg*", "--json") <= {"rich"}
+
+
+OF_FILES = {"weights", "capture", "features", "run", "fingerprint"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", sorted(OF_FILES))
+def test_questions_to_files_need_no_torch(clean_environment, tmp_path: Path, source: str) -> None:
+    write_sources(tmp_path)
+    lines = [[pair[0], *shlex.split(REQUESTS[pair])] for pair in REQUESTS if pair[1] == source]
+    code = (
+        "import sys\nfrom hookscope.cli.main import main\n"
+        f"for words in {lines!r}:\n"
+        "    try:\n        main(words)\n"
+        "    except SystemExit as end:\n        assert end.code in (0, 1), words\n"
+        "    assert not {'torch', 'torchvision'} & set(sys.modules), words\n"
+    )
+    run_python("-c", code, cwd=tmp_path, env=clean_environment, status=0)
 
 
 @pytest.mark.slow

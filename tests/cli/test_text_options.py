@@ -10,10 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.cli.main import cli
 from hookscope.errors import InputError
-
-COMMANDS = ("capture", "grads", "step", "trace", "lens", "attribute", "check", "ablate", "diff")
 
 
 class Words(nn.Module):
@@ -40,11 +37,6 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.linear(x).relu()
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_tokenizer_is_an_option_of_the_command(command: str) -> None:
-    assert {"tokenizer", "chat"} <= {option.name for option in cli.commands[command].options()}
 
 
 CALLS: dict[str, dict[str, Any]] = {

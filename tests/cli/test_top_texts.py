@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from rich.cells import cell_len
 
 import hookscope
 from hookscope.views.text.text_table import TextOptions
 from hookscope.views.top_inputs import top_lines
-from tests.cli.test_light_imports import loaded
 from tests.extraction.text_oracle import write_texts
 from tools.warm_process import WarmProcess
 
@@ -86,15 +84,3 @@ def test_on_a_terminal_lines_fit_and_the_token_is_in_the_middle(
     assert "[" in long and "]" in long and long.endswith("...")
     precise = TextOptions(width=width, precision=9)
     assert max(cell_len(line.plain) for line in top_lines(found, precise)) <= width
-
-
-def test_a_sheet_of_texts_is_written(run: Any, features: Path) -> None:
-    assert "wrote top.png" in top(run, features, "-o", "top.png").stderr
-    with Image.open(features.parent / "top.png") as image:
-        assert image.size[0] > 300
-
-
-@pytest.mark.slow
-def test_texts_are_read_without_torch(clean_environment: Any, features: Path) -> None:
-    command = ("top", "features/", "--layer", "model.layers.1")
-    assert "torch" not in loaded(clean_environment, features.parent, *command)

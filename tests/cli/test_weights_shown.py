@@ -11,8 +11,7 @@ from safetensors.numpy import save_file
 
 import hookscope
 from hookscope.stores.weights.weight_set import WeightSet
-from tests.conftest import REPO, Refused, Run
-from tests.processes import run_python
+from tests.conftest import REPO, Run
 
 DIGITS = f"{REPO}/sample_models/digits.safetensors"
 COMMANDS = """
@@ -69,7 +68,7 @@ def test_one_tensor_is_shown_with_its_values(run: Run, file: Path) -> None:
     assert done.rc == 0
     assert "NaN! 1 of 4" in done.stdout
     assert "[2]                 -2" in done.stdout
-    assert done.stdout.endswith("1 NaN entry; the first is at [1].\n")
+    assert done.stdout.endswith("the first is at [1].\n")
     part = run("show", file.name, "layer.0.weight[2,...,0]", "--json")
     [tensor] = json.loads(part.stdout)["tensors"]
     values = hookscope.load(file)["layer.0.weight"]
@@ -96,29 +95,6 @@ def test_several_tensors_are_rows_of_a_table(run: Run, file: Path) -> None:
     assert whole["weights"]["tensors"][-1]["name"] == "steps"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["show", "a.safetensors", "laier"], "'laier' matches nothing in a.safetensors."),
-        (["show", "a.safetensors", "steps", "--map"], "--map draws what a layer returned"),
-        (["show", "a.safetensors", "steps", "--sort", "norm"], "--sort and --top are for tables"),
-        (["show", "a.safetensors", "steps[3]"], "steps is a single number"),
-        (["check", "a.safetensors", "--dead", "0.1"], "--dead is for models"),
-        (["check", "a.safetensors", "--shape", "1x2"], "--shape is for models"),
-        (["check", "a.safetensors", "--only", "spike"], "The check spike is only for training"),
-        (["check", "resnet18", "--only", "adapter"], "adapter is only for files of weights"),
-        (["plot", "a.safetensors", "--kind", "heat"], "--kind heat draws what a layer returned"),
-        (["filters", "a.safetensors", "layer.0.bias"], "fewer than two dimensions"),
-        (["filters", "a.safetensors", "--weights", "default"], "--weights is for models"),
-        (["report", "a.safetensors", "a.safetensors"], "a page of weights shows one set"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(refused: Refused, file: Path, words, message: str) -> None:
-    said = refused(*words)
-    assert message in said
-    assert len(said.splitlines()) == 2
-
-
 def test_check_names_the_tensor_and_fails(run: Run, file: Path) -> None:
     done = run("check", file.name)
     assert done.rc == 1
@@ -134,34 +110,3 @@ def test_check_names_the_tensor_and_fails(run: Run, file: Path) -> None:
     log = json.loads((file.parent / "a.sarif").read_text())
     [result] = log["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a.safetensors"
-
-
-def test_pictures_and_a_page_are_written(run: Run, file: Path) -> None:
-    assert run("filters", file.name).rc == 0
-    assert (file.parent / "a.filters.png").is_file()
-    done = run("plot", file.name, "layer.1", "-o", "m.svg", "--json")
-    assert json.loads(done.stdout)["shows"] == ["layer.1.weight (8x4)"]
-    done = run("report", file.name)
-    assert done.rc == 0
-    assert done.stdout.splitlines() == [
-        "4 tensors of 3 layers.",
-        "layer.0.bias: 1 of its 4 entries are NaN",
-    ]
-    assert (file.parent / "a.html").read_text().startswith("<!doctype html>")
-
-
-def test_a_capture_stays_a_capture(run: Run) -> None:
-    five = f"{REPO}/sample_models/five.safetensors"
-    assert "conv1" in run("show", five).stdout
-    assert json.loads(run("show", five, "--json").stdout)["recording"]["records"]
-
-
-def test_nothing_imports_torch(tmp_path: Path, clean_environment: dict[str, str]) -> None:
-    commands = [
-        *(["show", DIGITS], ["show", DIGITS, "fc"], ["show", DIGITS, "conv1.weight[0]"]),
-        *(["check", DIGITS], ["report", DIGITS, "-o", "a.html"]),
-        *(["plot", DIGITS, "conv1.weight", "-o", "a.png"], ["filters", DIGITS, "-o", "b.png"]),
-    ]
-    code = COMMANDS.format(commands=commands)
-    done = run_python("-c", code, cwd=tmp_path, env=clean_environment, status=0)
-    assert done.stdout.splitlines()[-1] == "LOADED []"

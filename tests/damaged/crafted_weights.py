@@ -1,8 +1,4 @@
-"""Files of weights that somebody made to do harm; ``python -m tests.damaged.crafted_weights``.
-
-The command writes them into a folder and reads each. It prints a line of JSON for each, and the
-most memory that the process took. It does not import torch.
-"""
+"""Files of weights that somebody made to do harm."""
 
 from __future__ import annotations
 
@@ -10,13 +6,9 @@ import io
 import json
 import pickle
 import struct
-import sys
 import zipfile
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
-
-from tests.damage import CountedCalls
 
 Member = dict[str, bytes]
 
@@ -359,44 +351,8 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
 }
 
 
-def peak() -> int:
-    """The most memory that this process took in kilobytes, on Linux; else 0.
-
-    ``getrusage`` would count what the process had that started this one.
-    """
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
-
-
 # These take seconds each until a limit is reached.
 SLOW = {
     *("shared_lists.pth", "paths.pth", "dict_copies.pth", "long_keys.pth", "arguments.pth"),
     *("reconstructed.pth", "copies.pth"),
 }
-
-
-def read_all(folder: Path, names: Iterable[str]) -> None:
-    """Make some of the files in a folder, read each, and print what came of it."""
-    from hookscope.errors import HookscopeError
-    from hookscope.stores.weights.open_weights import is_weights, open_weights
-
-    for name in names:
-        path = folder / name
-        path.write_bytes(CRAFTED[name]())
-        outcome: dict[str, Any] = {"name": name}
-        calls = CountedCalls()
-        try:
-            with calls:
-                is_weights(str(path))
-                outcome["opened"] = sorted(open_weights(path).tensors)
-        except HookscopeError as error:
-            outcome["error"] = error.message
-            outcome["exit"] = error.exit_code
-        outcome["calls"] = calls.number
-        print(json.dumps(outcome))
-    print(json.dumps({"peak": peak(), "torch": "torch" in sys.modules}))
-
-
-if __name__ == "__main__":
-    read_all(Path(sys.argv[1]), sys.argv[2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -58,12 +59,15 @@ def refusal(call: Callable[[], object]) -> str:
     return caught.value.message
 
 
+def assert_named(message: str, *parts: object) -> None:
+    for part in parts:
+        assert re.search(rf"(?<![\w.]){re.escape(str(part))}(?![\w])", message), part
+
+
 def test_a_scripted_file_with_a_short_storage_is_refused(tmp_path: Path) -> None:
     path = repacked(scripted(tmp_path), cut("data/0"))
-    expected = f"{str(path)!r} is damaged: its record 'net/data/0' has 4 bytes, and its tensor"
-    expected += " needs 48."
-    assert refusal(lambda: hookscope.tree(path)) == expected
-    assert refusal(lambda: hookscope.capture(path, input=X)) == expected
+    for read in (lambda: hookscope.tree(path), lambda: hookscope.capture(path, input=X)):
+        assert_named(refusal(read), path, "'net/data/0'", "4", "48")
 
 
 def test_the_case_of_a_name_does_not_hide_a_short_storage(tmp_path: Path) -> None:
@@ -75,9 +79,8 @@ def test_the_case_of_a_name_does_not_hide_a_short_storage(tmp_path: Path) -> Non
         cut("data/0"),
         rename=lambda name: name.replace("/data/0", "/DATA/0"),
     )
-    assert "its record 'net/data/0' has 4 bytes, and its tensor needs 48" in refusal(
-        lambda: hookscope.capture(torch.nn.Sequential(), input=f"{upper}:fc.weight")
-    )
+    message = refusal(lambda: hookscope.capture(nn.Sequential(), input=f"{upper}:fc.weight"))
+    assert_named(message, "'net/data/0'", "4", "48")
 
 
 def test_a_scripted_file_with_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
@@ -86,16 +89,14 @@ def test_a_scripted_file_with_a_tensor_beyond_its_storage_is_refused(tmp_path: P
         scripted(tmp_path),
         lambda name, data: data.replace(b"(K\x03K\x04t", b"(K\x7fK\x04t"),
     )
-    assert "a tensor extends beyond its storage" in refusal(lambda: hookscope.tree(longer))
+    assert_named(refusal(lambda: hookscope.tree(longer)), longer, "beyond")
 
 
 @pytest.mark.parametrize("size", [0, 4])
 def test_an_exported_file_with_a_short_weight_is_refused(tmp_path: Path, size: int) -> None:
     path = repacked(exported(tmp_path), cut("weight_0", size))
-    assert refusal(lambda: hookscope.capture(path)) == (
-        f"{str(path)!r} is damaged: its record 'data/weights/weight_0' has {size} bytes, and its"
-        " tensor needs 48."
-    )
+    message = refusal(lambda: hookscope.capture(path))
+    assert_named(message, path, "'data/weights/weight_0'", size, "48")
 
 
 @pytest.mark.parametrize("use", ["weights", "tree", "input", "target"])
@@ -110,21 +111,19 @@ def test_a_checkpoint_with_a_short_record_is_refused(tmp_path: Path, use: str) -
         "input": lambda: hookscope.capture(Net(), input=short),
         "target": lambda: hookscope.grads(Net(), input=X, loss="mse", target=str(short)),
     }
-    assert "has 4 bytes, and its tensor needs" in refusal(calls[use])
+    assert_named(refusal(calls[use]), short, "4")
 
 
 def test_a_trusted_file_with_a_short_record_is_refused(tmp_path: Path) -> None:
     torch.save(Net(), tmp_path / "whole.pt")
     short = repacked(tmp_path / "whole.pt", cut("data/0"))
-    assert "has 4 bytes, and its tensor needs" in refusal(lambda: hookscope.tree(short, trust=True))
+    assert_named(refusal(lambda: hookscope.tree(short, trust=True)), short, "4")
 
 
 @pytest.mark.parametrize("make", [scripted, exported])
 def test_a_record_outside_the_folder_of_an_archive_is_named(tmp_path: Path, make) -> None:
     path = repacked(make(tmp_path), lambda name, data: data, added="other/note.txt")
-    assert refusal(lambda: hookscope.tree(path)) == (
-        f"{str(path)!r} is damaged: its record 'other/note.txt' is outside its folder 'net'."
-    )
+    assert_named(refusal(lambda: hookscope.tree(path)), path, "'other/note.txt'", "'net'")
 
 
 def test_damaged_records_of_source_lines_are_not_read_by_pytorch(tmp_path: Path) -> None:

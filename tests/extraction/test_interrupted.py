@@ -1,9 +1,8 @@
-"""Runs whose disk is full or whose processes die: their messages, and that they can be resumed."""
+"""Runs whose disk is full or whose processes die can be resumed; several processes share one."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import shutil
@@ -30,7 +29,7 @@ from hookscope.extraction.shard_writer import (
 from hookscope.stores.features.folder import shard_name
 from hookscope.stores.features.location import Location
 
-from .conftest import contents
+from .conftest import contents, mount
 
 resource = pytest.importorskip("resource")  # which Windows does not have
 pytestmark = pytest.mark.slow
@@ -59,27 +58,15 @@ def capture(photos, clean_environment) -> Callable[..., subprocess.CompletedProc
 
 @pytest.fixture
 def narrow(tmp_path) -> Iterator[Path]:
-    """A file system of 64 kB."""
-    folder = tmp_path / "narrow"
-    folder.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(line, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root may mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    yield from mount(tmp_path / "narrow", "64k")
 
 
 @pytest.mark.exhaustive
-def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
-    capture, narrow, tmp_path
-) -> None:
+def test_a_full_disk_ends_the_run_and_room_lets_it_go_on(capture, narrow, tmp_path) -> None:
     out = narrow / "out"
     done = capture(out)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "No space left on device" in done.stderr
-    assert "Free some space, then run the same command with --resume" in done.stderr
+    assert "No space left on device" in done.stderr and "--resume" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in out.glob("*rows*")] == ["rows-00000000.safetensors"]
     again = capture(out, "--resume")
@@ -87,57 +74,58 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
     subprocess.run(["mount", "-o", "remount,size=4m", str(narrow)], check=True)
     resumed = capture(out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert "resumed: 4 rows existed already" in resumed.stderr
+    assert "4 rows" in resumed.stderr
     capture(tmp_path / "undisturbed")
     assert contents(out) == contents(tmp_path / "undisturbed")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("limit", "more"),
-    [
-        (20_000, ()),
-        pytest.param(3_000, ("--stats-only",), marks=pytest.mark.exhaustive),
-    ],
-)
-def test_files_that_may_not_grow_end_the_run_with_a_sentence(
-    capture, tmp_path, limit, more
-) -> None:
+@pytest.mark.parametrize(("limit", "more"), [(20_000, ()), (3_000, ("--stats-only",))])
+def test_files_that_may_not_grow_end_the_run(capture, tmp_path, limit, more) -> None:
     done = capture(tmp_path / "out", *more, limit=limit)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "File too large" in done.stderr
-    assert "with --resume" in done.stderr
+    assert "File too large" in done.stderr and "--resume" in done.stderr
     assert "Traceback" not in done.stderr
     assert capture(tmp_path / "out", *more, "--resume").returncode == 0
     capture(tmp_path / "undisturbed", *more)
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
-DYING = """
-import os, signal, sys
+# As many words as there are: where to, what happens, and options as JSON.
+SCRIPT = """
+import json, logging, os, signal, sys, time
+from pathlib import Path
 import hookscope
 
-last = os.environ.get("RANK") == os.environ["DYING"]
-last = last and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-if last and sys.argv[2] in ("early", "force"):
+logging.basicConfig()
+out, what, more = sys.argv[1], sys.argv[2], json.loads((*sys.argv, "{}")[3])
+rank = os.environ.get("RANK", "0")
+last = rank == os.environ["DYING"] and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+if last and what in ("early", "force"):
     os.kill(os.getpid(), signal.SIGKILL)
+Path(f"{what}{rank}.pid").write_text(str(os.getpid()))
 
 def progress(state):
-    if last and sys.argv[1] == "out/" and sys.argv[2] == "die" and state.rows >= 4:
+    if what == "slow":
+        time.sleep(0.3)  # so that there is a while in which it may be killed
+    if last and what == "die" and state.rows >= 4:
         os.kill(os.getpid(), signal.SIGKILL)
 
-hookscope.extract("small.py:Small", sys.argv[1], layers=["relu", "head"], input="photos", batch=1,
-    shard_size=1, workers=0, progress=progress, resume=sys.argv[2] == "resume",
-    force=sys.argv[2] == "force")
+options = {"layers": ["relu", "head"], "batch": 1, "shard_size": 1, "workers": 0} | more
+hookscope.extract("small.py:Small", out, input="photos", progress=progress,
+    resume=what in ("slow", "resume"), force=what == "force", **options)
+threads = [task.read_text() for task in Path('/proc/self/task').glob('*/comm')]
+assert not [name for name in threads if 'gloo' in name]  # they may end in an abort
 """
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
 @pytest.fixture
-def launch(photos, tmp_path) -> Callable[..., None]:
-    """Run a script whose process of rank 1, or another, dies at its fourth row."""
-    (tmp_path / "dying.py").write_text(DYING)
+def launch(photos, tmp_path) -> Callable[..., str]:
+    """Run a script of which the process of rank 1, or another, may die at its fourth row."""
+    (tmp_path / "script.py").write_text(SCRIPT)
 
-    def run(*words: str, well: bool = True, rank: int = 1) -> None:
+    def run(*words: str, well: bool = True, rank: int = 1) -> str:
         done = subprocess.run(
             [sys.executable, *words],
             cwd=tmp_path,
@@ -147,98 +135,88 @@ def launch(photos, tmp_path) -> Callable[..., None]:
             text=True,
         )
         assert (done.returncode == 0) is well, done.stderr
+        return done.stderr
 
     return run
 
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
-
-
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("processes", "options", "idle"),
+    [
+        (2, '{"batch": 2}', 0),
+        (3, '{"batch": 6}', 1),
+        (2, '{"batch": 2, "stats_only": true}', 0),
+        (2, '{"batch": 2, "layers": "relu", "reduce": "pca:2"}', 0),
+    ],
+)
+def test_several_processes_write_what_one_writes(
+    launch, tmp_path, processes, options, idle
+) -> None:
+    launch("script.py", "one/", "-", options)
+    said = launch(*TORCHRUN, f"--nproc-per-node={processes}", "script.py", "out/", "-", options)
+    assert (f"{processes} processes share 2 shards, so {idle} have" in said) is bool(idle)
+    assert contents(tmp_path / "one") == contents(tmp_path / "out")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_dies_is_started_again_and_the_bytes_are_the_same(
     launch, tmp_path, rank: int
 ) -> None:
-    launch("dying.py", "undisturbed/", "-")
+    launch("script.py", "undisturbed/", "-")
     restarting = (*TORCHRUN, "--max-restarts", "1", "--nproc-per-node", "2")
-    launch(*restarting, "dying.py", "out/", "die", rank=rank)
+    launch(*restarting, "script.py", "out/", "die", rank=rank)
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "how",
-    [
-        TORCHRUN,
-        pytest.param((*TORCHRUN[:2], "--master-port", "29417"), marks=pytest.mark.exhaustive),
-    ],
-    ids=len,
-)
+@pytest.mark.parametrize("how", [TORCHRUN, (*TORCHRUN[:2], "--master-port", "29417")], ids=len)
 def test_started_again_before_it_began_a_run_does_not_go_on_from_older_results(
     launch, photos, tmp_path, how
 ) -> None:
-    launch("dying.py", "out/", "-")
+    launch("script.py", "out/", "-")
     older = contents(tmp_path / "out")
     shutil.copy(photos / "00.jpg", photos / "03.jpg")
-    restarting = (*how, "--max-restarts", "1", "--nproc-per-node", "2", "dying.py")
+    restarting = (*how, "--max-restarts", "1", "--nproc-per-node", "2", "script.py")
     launch(*restarting, "out/", "early", well=False)
     assert contents(tmp_path / "out") == older
     launch(*restarting, "out/", "force")
-    launch("dying.py", "undisturbed/", "-")
+    launch("script.py", "undisturbed/", "-")
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed") != older
 
 
 @pytest.mark.exhaustive
-def test_another_number_of_processes_finishes_what_was_begun(launch, tmp_path) -> None:
-    launch("dying.py", "undisturbed/", "-")
-    launch(*TORCHRUN, "--nproc-per-node", "2", "dying.py", "out/", "die", well=False)
-    begun = len(list((tmp_path / "out").glob("rows-*")))
-    assert 0 < begun < 12
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    launch(*TORCHRUN, "--nproc-per-node", "3", "dying.py", "out/", "resume")
-    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["rows"] == 12
-
-
-SEVERAL = """
-import os, sys, time
-from pathlib import Path
-import hookscope
-
-Path(f"{sys.argv[1]}{os.environ['RANK']}.pid").write_text(str(os.getpid()))
-
-def progress(state):
-    time.sleep(0.3)  # so that there is a while in which it may be killed
-
-hookscope.extract("small.py:Small", "out/", layers=["relu", "head"], input="photos", batch=1,
-    shard_size=1, workers=0, progress=progress, resume=True)
-"""
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("processes", [(1, 1), (2, 3)])
 def test_any_process_killed_from_outside_and_any_number_of_them_finish_the_run(
-    launch, photos, tmp_path, seed: int
+    launch, tmp_path, seed: int, processes
 ) -> None:
-    launch("dying.py", "undisturbed/", "-")
-    (tmp_path / "several.py").write_text(SEVERAL)
+    launch("script.py", "undisturbed/", "-")
     dice, out = random.Random(seed), tmp_path / "out"
-    for attempt, processes in enumerate((2, 3)):
-        words = [sys.executable, *TORCHRUN, "--nproc-per-node", str(processes), "several.py"]
-        pids = [tmp_path / f"{attempt}{rank}.pid" for rank in range(processes)]
+    for count in processes:
+        words = (*TORCHRUN, f"--nproc-per-node={count}") if count > 1 else ()
+        pids = [tmp_path / f"slow{rank}.pid" for rank in range(count)]
+        for pid in pids:
+            pid.unlink(missing_ok=True)
         begun = len(list(out.glob("rows-*")))
         with (tmp_path / "log").open("w") as log:
             launched = subprocess.Popen(
-                [*words, str(attempt)], cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, *words, "script.py", "out/", "slow"],
+                cwd=tmp_path,
+                env={**os.environ, "DYING": ""},
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
             while launched.poll() is None and (
                 len(list(out.glob("rows-*"))) <= begun or not all(pid.exists() for pid in pids)
             ):
                 time.sleep(0.02)
+            time.sleep(dice.random() * 0.2)
             os.kill(int(dice.choice(pids).read_text()), signal.SIGKILL)
             assert launched.wait() != 0
         assert not (out / "manifest.json").exists()
-    launch(*TORCHRUN, "--nproc-per-node", "3", "dying.py", "out/", "resume")
+    launch(*TORCHRUN, "--nproc-per-node", "3", "script.py", "out/", "resume")
     assert contents(out) == contents(tmp_path / "undisturbed")
 
 
@@ -293,6 +271,5 @@ def test_what_is_finished_is_known_though_there_was_no_room_to_tell(tmp_path) ->
 def test_a_shard_that_cannot_be_finished_after_the_last_batch_ends_the_run(tmp_path) -> None:
     with ThreadPoolExecutor(1) as pool:
         error = pool.submit(write_three_rows, Gone(str(tmp_path))).exception(timeout=300)
-    assert isinstance(error, StoreError)
-    assert "Input/output error" in error.message
+    assert isinstance(error, StoreError) and "Input/output error" in error.message
     assert not list(tmp_path.iterdir())

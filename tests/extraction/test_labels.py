@@ -18,13 +18,13 @@ from torch.utils.data import TensorDataset
 import hookscope
 from hookscope.errors import InputError, RequestError
 from hookscope.files.input_list import list_entries
-from tests import tiny_language
-from tests.conftest import Run
 
 from .conftest import contents, leave_unfinished
 
 DIGITS = "sample_models/digits"
 MODEL = "sample_models/digits.py:trained"
+IMAGE = Path(__file__).parents[2] / DIGITS / "1.png"
+COUNTRIES = ("France", "Germany", "Spain", "Italy", "Japan", "China", "Norway", "Greece")
 
 
 @pytest.fixture(autouse=True)
@@ -44,10 +44,11 @@ def classes(tmp_path: Path) -> Path:
     return folder
 
 
-def extract(folder: Path, source, **options) -> hookscope.load:
-    options = {"layers": "fc", "workers": 0, **options}
-    hookscope.extract(MODEL, folder, input=source, **options)
-    return hookscope.load(folder)
+def extract(out: Path, source: Any, spec: str = MODEL, **options: Any) -> Any:
+    """Run digits, or texts through a language model; return the features."""
+    wanted = {"layers": "fc"} if spec == MODEL else {"layers": "transformer.h.0", "reduce": "mean"}
+    hookscope.extract(spec, out, input=source, **wanted, **{"workers": 0, **options})
+    return hookscope.load(out)
 
 
 def test_subfolders_are_classes_as_in_image_folder(classes: Path, tmp_path: Path) -> None:
@@ -59,12 +60,8 @@ def test_subfolders_are_classes_as_in_image_folder(classes: Path, tmp_path: Path
     assert found.inputs.paths == [path for path, _ in wanted.samples]
     assert found.column("label") == [wanted.classes[index] for _, index in wanted.samples]
     assert found.columns == ("label",)
-
-
-def test_a_folder_with_images_of_its_own_has_no_classes(classes: Path) -> None:
-    shutil.copy(f"{DIGITS}/3.png", classes)
-    entries = list_entries([str(classes)])
-    assert [entry.columns for entry in entries] == [()]
+    shutil.copy(IMAGE, classes)  # a folder with images of its own has no classes
+    assert [entry.columns for entry in list_entries([str(classes)])] == [()]
 
 
 def test_columns_of_a_list_in_csv_are_kept(tmp_path: Path) -> None:
@@ -76,22 +73,20 @@ def test_columns_of_a_list_in_csv_are_kept(tmp_path: Path) -> None:
     assert found.columns == ("label", "width")
     assert found.column("label") == [f"{n}, a" for n in range(10)]
     assert found.column("width")[3] == "1.5"
-    done = hookscope.export(tmp_path / "f", tmp_path / "f.npz")
-    assert np.load(done.path)["label"].tolist() == found.column("label")
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "subject"),
     [
-        ("name,label\na.png,1\n", "has no column 'path'"),
-        ("path,sha256\na.png,1\n", "the name is reserved"),
-        ("path,a,a\na.png,1,2\n", "the name is twice in it"),
-        ("path,a\na.png\n", "Row 2 .* has 1 cells"),
+        ("name,label\na.png,1\n", "'path'"),
+        ("path,sha256\na.png,1\n", "sha256.*reserved"),
+        ("path,a,a\na.png,1,2\n", "a.*twice"),
+        ("path,a\na.png\n", "Row 2 .* 1 "),
     ],
 )
-def test_a_wrong_list_is_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_list_is_refused(tmp_path: Path, text: str, subject: str) -> None:
     (tmp_path / "list.csv").write_text(text)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=subject):
         list_entries([f"@{tmp_path / 'list.csv'}"])
 
 
@@ -101,10 +96,6 @@ def test_labels_of_a_dataset_are_kept(tmp_path: Path, workers: int) -> None:
     data = TensorDataset(torch.rand(10, 1, 8, 8), numbers)
     found = extract(tmp_path / "f", data, workers=workers, batch=4)
     assert found.column("label") == numbers.tolist()
-    from pyarrow import parquet
-
-    done = hookscope.export(tmp_path / "f", tmp_path / "f.parquet")
-    assert parquet.read_table(done.path)["label"].to_pylist() == numbers.tolist()
 
 
 def test_labels_that_are_vectors_are_left_out_with_a_note(tmp_path: Path, caplog) -> None:
@@ -112,23 +103,9 @@ def test_labels_that_are_vectors_are_left_out_with_a_note(tmp_path: Path, caplog
     data = TensorDataset(torch.rand(4, 1, 8, 8), torch.rand(4, 2))
     found = extract(tmp_path / "f", data)
     assert found.columns == () and "label" not in found.inputs[0]
-    assert "Tensor is neither a number nor a text" in caplog.text
-    with pytest.raises(RequestError, match="have no column 'label'"):
+    assert "Tensor" in caplog.text
+    with pytest.raises(RequestError, match="'label'"):
         found.column("label")
-
-
-def test_a_resumed_run_must_have_the_same_labels(classes: Path, tmp_path: Path) -> None:
-    out = tmp_path / "f"
-    extract(out, str(classes), batch=2, shard_size=1)
-    whole = contents(out)
-    leave_unfinished(out, 4)
-    extract(out, str(classes), batch=2, shard_size=1, resume=True)
-    assert contents(out) == whole
-    (tmp_path / "list.csv").write_text(
-        "path,label\n" + "".join(f"{path},x\n" for path in hookscope.load(out).inputs.paths)
-    )
-    with pytest.raises(RequestError, match="Cannot resume"):
-        extract(out, f"@{tmp_path / 'list.csv'}", batch=2, shard_size=1, resume=True)
 
 
 def write_tar(path: Path, *members: tuple[str, bytes]) -> str:
@@ -151,41 +128,29 @@ def test_labels_of_a_webdataset_are_those_of_the_sample(tmp_path: Path) -> None:
         members += texts
     members[1:1] = [("train/a.b/0.txt", "a zero é".encode()), ("train/other/0.cls", b"7")]
     found = extract(tmp_path / "f", write_tar(tmp_path / "digits.tar", *members))
-
-    assert found.column("label") == [str(number % 2) for number in range(10)]
-    assert found.column("of") == [f"no. {number}" for number in range(10)]
-    assert found.column("width") == ["8"] * 10
-    assert found.column("text") == ["a zero é", *[None] * 9]
-    assert set(found.columns) == {"label", "of", "width", "text"}
+    expected = {
+        "label": [str(number % 2) for number in range(10)],
+        "of": [f"no. {number}" for number in range(10)],
+        "width": ["8"] * 10,
+        "text": ["a zero é", *[None] * 9],
+    }
+    assert {name: found.column(name) for name in found.columns} == expected
     assert found.inputs[3]["path"].endswith("digits.tar::train/a.b/3.seg.png")
 
 
 def test_labels_that_cannot_be_read_are_left_out_with_a_warning(tmp_path: Path, caplog) -> None:
-    image = Path(f"{DIGITS}/1.png").read_bytes()
     bad = [("0.cls", b"\xff"), ("0.json", b"{" * 9), ("0.txt", b"x" * 70_000), ("1.json", b"[1]")]
-    entries = list_entries([write_tar(tmp_path / "a.tar", ("0.png", image), *bad)])
+    entries = list_entries([write_tar(tmp_path / "a.tar", ("0.png", IMAGE.read_bytes()), *bad)])
     assert [entry.columns for entry in entries] == [()]
-    assert "left out the labels in 3 files, the first being '0.cls', which is not UTF-8" in (
-        caplog.text
-    )
+    assert "3 files" in caplog.text and "'0.cls'" in caplog.text
 
 
 def test_a_list_of_archives_adds_its_columns(tmp_path: Path) -> None:
-    image = Path(f"{DIGITS}/1.png").read_bytes()
-    path = write_tar(tmp_path / "a.tar", ("0.png", image), ("0.cls", b"4"), ("0.txt", b"four"))
+    members = [("0.png", IMAGE.read_bytes()), ("0.cls", b"4"), ("0.txt", b"four")]
+    path = write_tar(tmp_path / "a.tar", *members)
     (tmp_path / "list.csv").write_text(f"path,label\n{path},five\n")
     [entry] = list_entries([f"@{tmp_path / 'list.csv'}"])
     assert dict(entry.columns) == {"label": "five", "text": "four"}
-
-
-CAPITALS = f"hf:{Path(__file__).resolve().parents[2] / 'sample_models/capitals'}"
-COUNTRIES = ("France", "Germany", "Spain", "Italy", "Japan", "China", "Norway", "Greece")
-OPTIONS: dict[str, Any] = {"layers": "transformer.h.0", "reduce": "mean"}
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny_language.gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 def reviews(count: int) -> list[dict[str, Any]]:
@@ -204,61 +169,12 @@ def write_lines(path: Path, rows: list[Any]) -> str:
     return f"{path}:body"
 
 
-@pytest.mark.exhaustive
-def test_a_probe_reads_the_label_of_a_file_of_texts(run: Run, tmp_path: Path) -> None:
-    rows = reviews(40)
-    spec = write_lines(tmp_path / "reviews.jsonl", rows)
-    made = run(
-        *("extract", CAPITALS, "--layer", "model.layers.?", "--input", spec),
-        *("--reduce", "last", "-o", "features/"),
-    )
-    assert made.rc == 0, made.stderr
-    assert "that are not stored: tags" in made.stderr and made.stderr.count("tags") == 1
-    assert "label, stars, good" in made.stderr
-    shown = run("show", "features/")
-    assert "Stored beside the rows: label, stars, good." in " ".join(shown.stdout.split())
-    probed = run("probe", "features/", "--labels", "label", "--json")
-    assert probed.rc == 0, probed.stderr
-    scores = [layer["mean"] for layer in json.loads(probed.stdout)["layers"]]
-    assert min(scores) > 0.9  # the last token alone tells the two forms apart
-    wrong = run("probe", "features/", "--labels", "lable")
-    assert wrong.rc == 2 and "label, stars, good" in wrong.stderr
-    assert "Did you mean label" in " ".join(wrong.stderr.split()) and "Trace" not in wrong.stderr
-    features = hookscope.load(tmp_path / "work" / "features")
-    for name in ("label", "stars", "good"):
-        assert features.column(name) == [row[name] for row in rows]
-    assert features.manifest["inputs"]["columns"] == ["label", "stars", "good"]
-
-
-def test_every_format_gives_the_same_labels(tmp_path: Path, gpt2: str) -> None:
-    import datasets
-    import pyarrow
-    from pyarrow import parquet
-
-    rows = [{name: row[name] for name in ("body", "label")} for row in reviews(20)]
-    specs = [write_lines(tmp_path / "a.jsonl", rows)]
-    with (tmp_path / "a.tsv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["label", "body"], delimiter="\t")
-        writer.writeheader()
-        writer.writerows(rows)
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=3)
-    data = datasets.Dataset.from_list(rows).class_encode_column("label")
-    assert data[0]["label"] == 1  # a number, with a name
-    data.save_to_disk(tmp_path / "folder")
-    specs += [f"{tmp_path / name}:body" for name in ("a.tsv", "a.parquet", "folder")]
-    for number, spec in enumerate(specs):
-        out = tmp_path / f"out{number}"
-        hookscope.extract(gpt2, out, input=spec, every=2, **OPTIONS)
-        assert hookscope.load(out).column("label") == [row["label"] for row in rows[::2]], spec
-
-
 def test_several_files_have_the_columns_of_all(tmp_path: Path, gpt2: str) -> None:
     specs = [
         write_lines(tmp_path / "a.jsonl", [{"body": "Paris", "label": 1}]),
         write_lines(tmp_path / "b.jsonl", [{"body": "Berlin", "by": "x"}, {"body": "of"}]),
     ]
-    hookscope.extract(gpt2, tmp_path / "out", input=specs, **OPTIONS)
-    features = hookscope.load(tmp_path / "out")
+    features = extract(tmp_path / "out", specs, gpt2)
     assert features.columns == ("label", "by")
     assert features.column("label") == [1, None, None]
     assert features.column("by") == [None, "x", None]
@@ -266,38 +182,43 @@ def test_several_files_have_the_columns_of_all(tmp_path: Path, gpt2: str) -> Non
 
 
 def test_a_skipped_text_keeps_its_label_and_is_not_probed(tmp_path: Path, gpt2: str) -> None:
-    rows = [*reviews(12), {"body": "", "label": "third"}]
-    spec = write_lines(tmp_path / "a.jsonl", rows)
-    hookscope.extract(gpt2, tmp_path / "out", input=spec, skip_bad=True, **OPTIONS)
-    assert hookscope.load(tmp_path / "out").inputs[12]["label"] == "third"
+    spec = write_lines(tmp_path / "a.jsonl", [*reviews(12), {"body": "", "label": "third"}])
+    found = extract(tmp_path / "out", spec, gpt2, skip_bad=True)
+    assert found.inputs[12]["label"] == "third"
     probed = hookscope.probe(tmp_path / "out", labels="label", splits=2)
     assert "third" not in probed.classes
 
 
-def test_a_resumed_run_needs_the_same_columns(tmp_path: Path, gpt2: str) -> None:
-    options = {**OPTIONS, "batch": 2, "shard_size": 100}
-    rows = reviews(8)
-    spec = write_lines(tmp_path / "a.jsonl", rows)
-    out = tmp_path / "out"
-    hookscope.extract(gpt2, out, input=spec, **options)
+@pytest.mark.parametrize("kind", ["images", "texts"])
+def test_a_resumed_run_must_have_the_same_columns(
+    request, classes: Path, tmp_path: Path, kind: str
+) -> None:
+    out, more = tmp_path / "out", {"batch": 2, "shard_size": 1}
+    if kind == "images":
+        spec, source, changed = MODEL, str(classes), f"@{tmp_path / 'list.csv'}"
+    else:
+        spec = request.getfixturevalue("gpt2")
+        source = changed = write_lines(tmp_path / "a.jsonl", reviews(8))
+    paths = extract(out, source, spec, **more).inputs.paths
     whole = contents(out)
     leave_unfinished(out, 4)
-    hookscope.extract(gpt2, out, input=spec, resume=True, **options)
+    extract(out, source, spec, resume=True, **more)
     assert contents(out) == whole
-    leave_unfinished(out, 4)
-    write_lines(tmp_path / "a.jsonl", [{**row, "more": 1} for row in rows])
-    with pytest.raises(RequestError, match="Cannot resume"):
-        hookscope.extract(gpt2, out, input=spec, resume=True, **options)
+    write_lines(tmp_path / "a.jsonl", [{**row, "more": 1} for row in reviews(8)])
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{path},x\n" for path in paths))
+    with pytest.raises(RequestError, match="resume"):
+        extract(out, changed, spec, resume=True, **more)
 
 
 def test_labels_are_in_every_exported_file(tmp_path: Path, gpt2: str) -> None:
     from pyarrow import parquet
 
     rows = reviews(9)
-    spec = write_lines(tmp_path / "a.jsonl", rows)
-    hookscope.extract(gpt2, tmp_path / "out", input=spec, **OPTIONS)
+    features = extract(tmp_path / "out", write_lines(tmp_path / "a.jsonl", rows), gpt2)
+    assert features.manifest["inputs"]["columns"] == ["label", "stars", "good"]
     arrays = np.load(hookscope.export(tmp_path / "out", tmp_path / "f.npz").path)
     table = parquet.read_table(hookscope.export(tmp_path / "out", tmp_path / "f.parquet").path)
     for name in ("label", "stars", "good"):
         expected = [row[name] for row in rows]
-        assert arrays[name].tolist() == table[name].to_pylist() == expected
+        found = [features.column(name), arrays[name].tolist(), table[name].to_pylist()]
+        assert found == [expected] * 3

@@ -61,9 +61,8 @@ def test_mean_and_max_go_over_the_positions_or_over_all(type, shape, order, dtyp
 
 def test_the_mean_of_many_large_halves_neither_overflows_nor_loses_digits() -> None:
     rows = torch.full((1, 2, 200, 200), 60000.0, dtype=torch.float16)
-    assert made("mean", "Conv2d", (2, 200, 200), torch.float16)(rows)[""].tolist() == [
-        [60000.0] * 2
-    ]
+    reducer = made("mean", "Conv2d", (2, 200, 200), torch.float16)
+    assert reducer(rows)[""].tolist() == [[60000.0] * 2]
 
 
 def test_cls_is_the_first_token_and_flatten_every_number_in_order() -> None:
@@ -92,11 +91,7 @@ def test_topk_over_space_is_taken_of_each_channel() -> None:
     assert found[".index"].dtype == torch.int32
 
 
-def test_topk_puts_nan_last_and_takes_booleans() -> None:
-    odd = torch.tensor([[[float("nan"), 1.0, float("-inf"), 2.0]]])
-    values, places = largest_values(odd, 2)
-    assert (values.tolist(), places.tolist()) == ([[[2.0, 1.0]]], [[[3, 1]]])
-    assert largest_values(odd, 4)[0].isnan().sum() == 1
+def test_topk_takes_booleans() -> None:
     assert largest_values(torch.tensor([[[False, True, True]]]), 2)[1].tolist() == [[[1, 2]]]
 
 
@@ -130,9 +125,7 @@ def test_of_no_rows_no_rows_are_kept(word) -> None:
 @pytest.mark.parametrize(("type", "shape", "order"), LAYOUTS)
 def test_histogram_counts_as_numpy_does(type, shape, order) -> None:
     rows = rows_of(shape) ** 5
-    rows.view(-1)[:4] = torch.tensor(
-        [float("inf"), float("-inf"), float("nan"), HISTOGRAM_EDGES[3]]
-    )
+    rows.view(-1)[:4] = torch.tensor([np.inf, -np.inf, np.nan, HISTOGRAM_EDGES[3]])
     edges = [-np.inf, *HISTOGRAM_EDGES, np.inf]
     found = made("histogram", type, shape)(rows)[""]
     for row, ours in zip(rows.numpy().reshape(4, -1), found.numpy(), strict=True):
@@ -175,23 +168,15 @@ def test_pca_over_space_keeps_the_map_and_projects_its_channels() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("word", "layer", "why"),
-    [
-        ("cls", MAPS, "it has no tokens"),
-        ("cls", VECTOR, "it has no tokens"),
-        ("cls", ("Mixer", (49, 8), None), "no class token before them"),
-        ("mean:tokens", MAPS, "it has space, but no tokens"),
-        ("max:space", TOKENS, "it has tokens, but no space"),
-        ("mean:space", VECTOR, "it has channels, but no space"),
-        ("topk:13", VECTOR, "13 is more than the 12 values to choose from"),
-        ("topk:26:space", MAPS, "more than the 25 values"),
-        ("pca:7:space", MAPS, "more than the 6 values"),
-        ("mean", ("Pad", (4, 0), None), "it is empty"),
-    ],
-)
-def test_what_does_not_fit_a_layer_is_refused_by_its_name(word, layer, why) -> None:
-    with pytest.raises(LayerError, match=f"{word} cannot be applied to a/output.*{why}"):
+MIXER, PAD = ("Mixer", (49, 8), None), ("Pad", (4, 0), None)
+UNFIT = [("cls", MAPS), ("cls", VECTOR), ("cls", MIXER), ("mean:tokens", MAPS), ("mean", PAD)]
+UNFIT += [("max:space", TOKENS), ("mean:space", VECTOR), ("topk:13", VECTOR)]
+UNFIT += [("topk:26:space", MAPS), ("pca:7:space", MAPS)]
+
+
+@pytest.mark.parametrize(("word", "layer"), UNFIT)
+def test_what_does_not_fit_a_layer_is_refused_by_its_name(word, layer) -> None:
+    with pytest.raises(LayerError, match=f"{word} .* a/output"):
         made(word, layer[0], layer[1])
 
 
@@ -201,29 +186,21 @@ def test_complex_values_are_kept_whole_or_not_at_all() -> None:
         made("max", "FFT", (4,), torch.complex64)
 
 
-@pytest.mark.parametrize(
-    ("word", "message", "hint"),
-    [
-        ("maen", "'maen' is not a valid reduction", "Did you mean mean"),
-        ("qqq", "'qqq' is not a valid reduction", "Choose among mean, max, first, last, cls"),
-        ("topk", "has no valid number of values", "topk:10"),
-        ("topk:0", "has no valid number of values", "topk:10"),
-        ("pca:x", "has no valid number of values", "pca:10"),
-        ("mean:token", "'token' in 'mean:token'", "tokens"),
-        ("mean:all:all", "'all' in 'mean:all:all'", ""),
-        ("cls:all", "cls always reduces the same axes", "Write cls"),
-        ("mean:", "'' in 'mean:'", "space, tokens, all"),
-    ],
-)
-def test_a_wrong_word_is_refused_with_near_names(word, message, hint) -> None:
-    with refused(RequestError, message=message, hint=hint):
+# A wrong reduction, and a word of the hint.
+WRONG = {"maen": "mean", "qqq": "cls", "topk": "topk:10", "topk:0": "topk:10", "pca:x": "pca:10"}
+WRONG |= {"mean:token": "tokens", "mean:all:all": "", "cls:all": "cls", "mean:": "tokens"}
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_a_wrong_word_is_refused_with_near_names(word) -> None:
+    with refused(RequestError, message=word.partition(":")[0], hint=WRONG[word]):
         parse_reduction(word)
 
 
 def test_contradictions_are_refused() -> None:
-    with pytest.raises(RequestError, match="stores no rows, so --reduce"):
+    with pytest.raises(RequestError, match="--reduce"):
         parse_storage("mean", None, True)
-    with pytest.raises(RequestError, match="'float15' is not a valid dtype to store"):
+    with pytest.raises(RequestError, match="'float15'"):
         parse_storage(None, "float15", False)
 
 
@@ -240,18 +217,17 @@ def test_int8_is_off_by_half_a_step_at_most(size) -> None:
 
 
 def test_values_that_a_smaller_dtype_does_not_hold_are_counted() -> None:
+    inf, nan = float("inf"), float("nan")
     halves = StorageCast("float16")
-    kept = halves("a", torch.tensor([[1.0, 70000.0, float("inf")]]))["a"]
+    kept = halves("a", torch.tensor([[1.0, 70000.0, inf]]))["a"]
     assert kept.isinf().tolist() == [[False, True, True]]
-    assert "1 values are too large for float16" in halves.warning("a")
+    assert "1 values" in halves.warning("a") and "float16" in halves.warning("a")
     eighths = StorageCast("int8")
-    kept = eighths("a", torch.tensor([[1.0, float("inf"), float("nan"), -float("inf")]]))
-    assert kept["a"].tolist() == [[127, 127, 0, -127]]
-    assert "3 values are not finite" in eighths.warning("a")
-
-
-def test_values_beyond_single_precision_become_the_largest_int8_and_are_counted() -> None:
-    eighths = StorageCast("int8")
+    assert eighths("a", torch.tensor([[1.0, inf, nan, -inf]]))["a"].tolist() == [
+        [127, 127, 0, -127]
+    ]
+    assert "3 values" in eighths.warning("a")
+    eighths = StorageCast("int8")  # and values beyond single precision become the largest
     rows = torch.tensor([[1e300, -1e300, 2.0], [1.0, 2.0, 4.0]], dtype=torch.float64)
     kept = eighths("a", rows)
     assert kept["a"].tolist() == [[127, -127, 0], [32, 64, 127]]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,141 +10,63 @@ import pytest
 import hookscope
 from hookscope.errors import InputError, RequestError, ResultsFileError, StoreError
 from hookscope.stores.features import folder, manifest
-from hookscope.stores.features.location import Location, parse_location
+from hookscope.stores.features.location import parse_location
 from tests.refusals import refused
 
-from .conftest import contents, leave_unfinished
+from .conftest import contents, extract_photos, flip_last_bit
 from .conftest import extract_six_rows as extract
 from .handwritten_features import ramp, write_features
 
 
-class Dying(Location):
-    """A folder in which only a limited number of files can be removed."""
-
-    def __init__(self, word: Path, files: int) -> None:
-        super().__init__(str(word))
-        self.left = iter(range(files))
-
-    def remove(self, name: str) -> None:
-        next(self.left)
-        super().remove(name)
-
-
-PART = {"file": "rows-00000000.safetensors", "bytes": 1, "crc32": "", "rows": 1, "inputs": []}
-KINDS = [{}, {"stats_only": True}, {"reduce": "pca:2"}]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_killed_while_it_clears_the_folder_it_may_begin_again(tmp_path, kind) -> None:
-    out = tmp_path / "out"
-    extract(out, **kind)
-    whole = contents(out)
-    for number in range(len(whole)):
-        for word in ("resume", "force"):
-            broken = tmp_path / f"{word}{number}"
-            shutil.copytree(out, broken)
-            with pytest.raises(StopIteration):
-                folder.clear_folder(Dying(broken, number))
-            extract(broken, **kind, **{word: True})
-            assert contents(broken) == whole
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("damage", ["missing", "cut", "no text", "no rows"])
-def test_a_damaged_table_of_inputs_is_mended(tmp_path, kind, damage) -> None:
-    out = tmp_path / "out"
-    extract(out, **kind)
-    whole, table = contents(out), out / "inputs.jsonl"
-    if damage == "missing":
-        table.unlink()
-    else:
-        kept = table.read_bytes()
-        damaged = {"cut": kept[:-9], "no text": b"\xff\n" + kept, "no rows": b"[]\n3\n" * 3}
-        table.write_bytes(damaged[damage])
-    extract(out, resume=True, **kind)
-    assert contents(out) == whole
-
-
-def test_what_was_half_written_of_what_was_half_written_goes_too(tmp_path) -> None:
-    extract(tmp_path / "whole", stats_only=True)
-    extract(tmp_path / "out", stats_only=True)
-    half = tmp_path / "out" / "..statistics.safetensors.part.x1.part"
-    half.mkdir()
-    (half / ".statistics.safetensors.part").write_bytes(b"half")
-    (half / ".tmpXYZ").write_bytes(b"half")
-    extract(tmp_path / "out", stats_only=True, resume=True)
-    assert not half.exists()
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
 def test_a_run_that_a_bad_image_ended_goes_on_without_it(photos, tmp_path) -> None:
-    def run(out: str, **more):
-        more = {"layers": "head", "batch": 4, "shard_size": 1, "workers": 0} | more
-        word = f"{tmp_path}/small.py:Small"
-        return hookscope.extract(word, tmp_path / out, input=str(photos), **more)
-
     (photos / "06.jpg").write_bytes(b"no image")
+    out = tmp_path / "out"
     with refused(InputError, r"06\.jpg", hint="resume skip_bad"):
-        run("out")
-    assert run("out", resume=True, skip_bad=True).resumed == 4
-    run("whole", skip_bad=True)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+        extract_photos(photos, out)
+    assert extract_photos(photos, out, resume=True, skip_bad=True).resumed == 4
+    extract_photos(photos, tmp_path / "whole", skip_bad=True)
+    assert contents(out) == contents(tmp_path / "whole")
     with pytest.raises(RequestError, match="skip_bad was true"):
-        run("out", resume=True)
+        extract_photos(photos, out, resume=True)
 
 
 def test_a_run_that_finished_nothing_may_go_on_as_another(photos, tmp_path) -> None:
     (photos / "01.jpg").write_text("no image")
-    out = tmp_path / "out"
-
-    def run(folder: Path, **more):
-        word = f"{tmp_path}/small.py:Small"
-        more |= {"layers": "conv", "batch": 4, "workers": 0}
-        hookscope.extract(word, folder, input=str(photos), **more)
-
+    out, another = tmp_path / "out", {"layers": "conv", "reduce": "pca:2", "skip_bad": True}
     with pytest.raises(InputError):
-        run(out)
+        extract_photos(photos, out, layers="conv")
     assert list(contents(out)) == [".parts/plan.json"]
     (out / "pca.safetensors").write_bytes(b"what another run fitted")
-    run(out, reduce="pca:2", skip_bad=True, resume=True)
-    run(tmp_path / "whole", reduce="pca:2", skip_bad=True)
+    extract_photos(photos, out, resume=True, **another)
+    extract_photos(photos, tmp_path / "whole", **another)
     assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_going_on_and_beginning_anew_are_two_things(tmp_path) -> None:
-    extract(tmp_path / "out")
-    with pytest.raises(RequestError, match="resume and force cannot be used together"):
+    with pytest.raises(RequestError, match="resume and force"):
         extract(tmp_path / "out", resume=True, force=True)
 
 
 def test_parts_are_in_order_beyond_eight_digits(tmp_path) -> None:
+    part = {"file": "rows-00000000.safetensors", "bytes": 1, "crc32": "", "rows": 1, "inputs": []}
     location = parse_location(tmp_path)
     rows = [0, 99_999_998, 100_000_000, 200_000_000]
     for first in reversed(rows):
-        folder.write_json(location, manifest.part_name(first), PART | {"first": first})
+        folder.write_json(location, manifest.part_name(first), part | {"first": first})
     assert [part["first"] for part in manifest.read_parts(location)] == rows
 
 
 def test_no_manifest_is_written_where_something_removed_a_part(tmp_path, monkeypatch) -> None:
-    def losing(location: Location) -> list[dict]:
-        return list(known(location))[1:]
-
     known = manifest.read_parts
-    monkeypatch.setattr(manifest, "read_parts", losing)
-    with pytest.raises(StoreError, match="incomplete: 4 of 6 rows"):
+    monkeypatch.setattr(manifest, "read_parts", lambda location: list(known(location))[1:])
+    with pytest.raises(StoreError, match="4 of 6 rows"):
         extract(tmp_path / "out")
     monkeypatch.undo()
     extract(tmp_path / "out", resume=True)
     assert hookscope.verify(tmp_path / "out").ok
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"x")])
-def test_verify_looks_at_what_rows_were_projected_with(tmp_path, damage: Callable) -> None:
-    extract(tmp_path / "out", reduce="pca:2")
-    damage(tmp_path / "out" / "pca.safetensors")
-    assert [one.file for one in hookscope.verify(tmp_path / "out").damages] == ["pca.safetensors"]
-    extract(tmp_path / "out", reduce="pca:2", resume=True)
-    assert hookscope.verify(tmp_path / "out").ok
+FITTED_DAMAGES = [Path.unlink, lambda path: path.write_bytes(b"x" * 40), flip_last_bit]
 
 
 JUNK = (None, [], {}, 0, -1, "x", 1e99, [[]], {"a": 1}, True)
@@ -175,16 +94,14 @@ def read_all(out: Path) -> None:
     hookscope.export(out, out.parent / "one.safetensors")
 
 
-def test_whatever_is_in_a_manifest_a_reader_says_that_it_is_damaged(tmp_path) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_whatever_is_in_a_manifest_a_reader_says_that_it_is_damaged(tmp_path, every) -> None:
     out = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
     (out / "pca.safetensors").write_bytes(b"")
     file = out / "manifest.json"
-    document = json.loads(file.read_text())
-    document |= {
-        "options": {"x": 1},
-        "fitted": {"file": "pca.safetensors", "bytes": 0, "crc32": ""},
-    }
-    for damaged in changed(document):
+    fitted = {"file": "pca.safetensors", "bytes": 0, "crc32": ""}
+    document = json.loads(file.read_text()) | {"options": {"x": 1}, "fitted": fitted}
+    for damaged in list(changed(document))[::every]:
         file.write_text(json.dumps(damaged))
         try:
             read_all(out)
@@ -192,10 +109,10 @@ def test_whatever_is_in_a_manifest_a_reader_says_that_it_is_damaged(tmp_path) ->
             assert error.exit_code == 2
         try:
             hookscope.verify(out)
-        except RequestError as error:
-            assert "describes none" in str(error)
         except StoreError as error:
             assert error.exit_code == 1
+        except RequestError as error:
+            assert "manifest.json" in str(error)
     file.write_text("[" * 100_000)
     with pytest.raises(ResultsFileError, match=r"manifest\.json"):
         hookscope.load(out)
@@ -216,47 +133,12 @@ def test_whatever_is_in_the_table_of_inputs_a_reader_says_that_it_is_damaged(tmp
         assert not hookscope.verify(out).ok
 
 
-def test_whatever_is_in_the_head_of_a_shard_a_reader_says_that_it_is_damaged(tmp_path) -> None:
+def test_a_shard_of_another_dtype_is_damaged(tmp_path) -> None:
     out = write_features(tmp_path / "f", {"fc/output": ramp(4, 12)}, 2)
     shard = out / "rows-00000002.safetensors"
-    sound = shard.read_bytes()
-    at = sound.index(b'"fc/output[')
-    for location in range(at, int.from_bytes(sound[:8], "little") + 8):
-        for byte in b'0139}" ':
-            data = sound[:location] + bytes([byte]) + sound[location + 1 :]
-            shard.write_bytes(data)
-            try:
-                read_all(out)
-            except ResultsFileError as error:
-                assert error.exit_code == 2
-            else:
-                assert data[8:].replace(b" ", b"") == sound[8:].replace(b" ", b"")
-    shard.write_bytes(sound.replace(b'"F32"', b'"I32"'))
-    with pytest.raises(ResultsFileError, match="as I32, but other shards as F32"):
+    shard.write_bytes(shard.read_bytes().replace(b'"F32"', b'"I32"'))
+    with pytest.raises(ResultsFileError, match=r"I32.*F32"):
         read_all(out)
-
-
-def test_what_wants_a_file_says_how_to_make_one_of_a_folder(run, tmp_path) -> None:
-    out = str(write_features(tmp_path / "a folder", {"fc/output": ramp(4, 2)}, 2))
-    for words in (
-        ("diff", "resnet18", out),
-        ("report", out),
-    ):
-        done = run(*words)
-        assert (done.rc, done.stdout) == (2, ""), done.stderr
-        assert "is a features folder" in done.stderr
-        assert f"hookscope export '{out}'" in done.stderr
-
-
-@pytest.mark.slow
-def test_the_status_tells_damage_that_is_found_from_damage_in_the_way(run, tmp_path) -> None:
-    out = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
-    os.remove(out / "rows-00000002.safetensors")
-    assert run("export", str(out), "-o", str(tmp_path / "a.npy")).rc == 2
-    assert run("verify", str(out)).rc == 1
-    (out / "manifest.json").write_text("{")
-    assert run("show", str(out)).rc == 2
-    assert run("verify", str(out)).rc == 1
 
 
 def test_files_of_others_stay_whatever_becomes_of_the_results(tmp_path) -> None:
@@ -276,44 +158,6 @@ def test_files_of_others_stay_whatever_becomes_of_the_results(tmp_path) -> None:
 def test_a_folder_of_another_programs_is_left_alone(tmp_path, word) -> None:
     for name in ("manifest.json", "inputs.jsonl", "rows-of-people.txt"):
         (tmp_path / name).write_text("{}")
-    with pytest.raises(RequestError, match="other files than results of hookscope"):
+    with pytest.raises(RequestError, match="other files"):
         extract(tmp_path, **word)
     assert set(contents(tmp_path).values()) == {b"{}"}
-
-
-@pytest.mark.parametrize("word", ["resume", "force"])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_finished_folder_that_lost_its_manifest_can_be_made_again(tmp_path, kind, word) -> None:
-    out = tmp_path / "out"
-    extract(out, **kind)
-    whole = contents(out)
-    (out / "manifest.json").unlink()
-    with pytest.raises(RequestError, match="an interrupted run"):
-        extract(out, **kind)
-    extract(out, **kind, **{word: True})
-    assert contents(out) == whole
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", "null", "3", '{"first": 0}'])
-def test_what_tells_of_a_shard_and_is_damaged_costs_that_shard_alone(tmp_path, content) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    extract(whole)
-    extract(out)
-    leave_unfinished(out, 2)
-    (out / ".parts" / "00000000.json").write_text(content)
-    with pytest.raises(StoreError, match="2 of 6 rows"):
-        hookscope.load(out)
-    assert extract(out, resume=True).resumed == 2
-    assert contents(out) == contents(whole)
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[:40], lambda data: data[:-1] + b"\x7f"])
-def test_what_rows_are_projected_with_is_fitted_again_where_it_is_damaged(tmp_path, damage) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    extract(whole, reduce="pca:2")
-    extract(out, reduce="pca:2")
-    leave_unfinished(out, 2)
-    fitted = out / "pca.safetensors"
-    fitted.write_bytes(damage(fitted.read_bytes()))
-    assert extract(out, reduce="pca:2", resume=True).resumed == 4
-    assert contents(out) == contents(whole)

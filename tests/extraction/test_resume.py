@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
 from pathlib import Path
@@ -20,19 +19,14 @@ from hookscope.extraction.batch_runner import RunProgress, WaitTimes
 from hookscope.extraction.shard_writer import Shard, assign_shards, plan_shards, shard_row_count
 from hookscope.results.records import Coverage
 from hookscope.stores.features import folder, manifest, resumption
-from hookscope.stores.features.location import (
-    Location,
-    RemoteLocation,
-    parse_location,
-    write_error,
-)
+from hookscope.stores.features.location import Location, RemoteLocation, parse_location
 from hookscope.tensors.hash import hash_tensors
 from tests.refusals import refused
 
-from .conftest import LINEAR, contents
+from .conftest import LINEAR, contents, index_of
 from .conftest import extract_six_rows as extract
 
-# How rows are split.
+SHARD = "rows-00000000.safetensors"
 
 
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 9), st.integers(1, 5))
@@ -52,34 +46,25 @@ def test_every_row_is_in_one_batch_of_one_shard_of_one_process(
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize(
-    ("row_bytes", "batch", "shard_bytes", "rows", "expected"),
-    [
-        (1000, 32, 100_000, 10_000, 96),
-        (1000, 32, 96_000, 10_000, 96),
-        (1000, 32, 95_999, 10_000, 64),
-        (1000, 32, 1, 10_000, 32),
-        (1000, 32, None, 10_000, 640),
-        (0, 32, 100, 10_000, 3200),
-        (10**9, 4, None, 10_000, 4),
-        (10**6, 4, None, 10**6, 512),
-        (1, 4, None, 64, 4),
-        (1, 4, None, 65, 8),
-        (1, 4, None, 0, 4),
-    ],
-)
-def test_a_shard_is_whole_batches_of_bounded_size(
-    row_bytes: int, batch: int, shard_bytes: int | None, rows: int, expected: int
-) -> None:
-    assert shard_row_count(row_bytes, batch, shard_bytes, rows) == expected
+# Bytes of a row, batch, bytes of a shard, rows, and the rows of a shard.
+SIZES = [
+    (1000, 32, 96_000, 10_000, 96),
+    (1000, 32, 95_999, 10_000, 64),
+    (1000, 32, 1, 10_000, 32),
+    (1000, 32, None, 10_000, 640),
+    (0, 32, 100, 10_000, 3200),
+    (10**9, 4, None, 10_000, 4),
+    (10**6, 4, None, 10**6, 512),
+    (1, 4, None, 64, 4),
+    (1, 4, None, 65, 8),
+    (1, 4, None, 0, 4),
+]
 
 
-def test_the_name_of_a_shard_is_its_first_row() -> None:
-    assert Shard(512, 600).name == "rows-00000512.safetensors"
-    assert Shard(512, 600).rows == 88
-
-
-# Progress.
+def test_a_shard_is_whole_batches_of_bounded_size() -> None:
+    for *given_sizes, expected in SIZES:
+        assert shard_row_count(*given_sizes) == expected, given_sizes
+    assert (Shard(512, 600).name, Shard(512, 600).rows) == ("rows-00000512.safetensors", 88)
 
 
 def test_time_is_counted_for_the_part_that_it_passed_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,103 +86,99 @@ def test_time_is_counted_for_the_part_that_it_passed_in(monkeypatch: pytest.Monk
 # Folders.
 
 
-def test_files_are_written_found_and_removed_with_their_folders(tmp_path: Path) -> None:
-    location = Location(str(tmp_path / "out"))
+@pytest.mark.parametrize("word", ["{}/out", "memory://hookscope-resuming/", "local://{}/out"])
+def test_files_are_written_found_and_removed_with_their_folders(tmp_path: Path, word: str) -> None:
+    location = parse_location(word.format(tmp_path))
+    assert isinstance(location, RemoteLocation) is ("://" in word)
+    location.check_writable()
     assert location.names() == [] and location.size("a") is None
-    location.write("b/c.json", b"12")
-    location.write("b/d.json", b"3")
-    location.write("a", b"")
-    assert location.names() == ["a", "b/c.json", "b/d.json"]
-    assert (location.size("b/c.json"), location.size("a"), location.size("b")) == (2, 0, None)
+    for name, data in {"b/c.json": b"12", "b/deep/d": b"3", "a": b""}.items():
+        location.write(name, data)
+    assert location.names() == ["a", "b/c.json", "b/deep/d"]
+    assert (location.size("b/c.json"), location.size("a")) == (2, 0)
+    assert "://" in word or location.size("b") is None
     with location.open("b/c.json") as file:
         assert file.read() == b"12"
-    location.remove("b/c.json")
-    assert (tmp_path / "out" / "b").is_dir()
-    location.remove("b/d.json")
-    assert not (tmp_path / "out" / "b").exists()
-    location.remove("a")
-    assert (tmp_path / "out").is_dir() and location.names() == []
     scratch = location.scratch("x")
-    assert scratch == tmp_path / "out" / ".x.part"
     scratch.write_text("y")
     location.publish(scratch, "x")
-    assert contents(tmp_path / "out") == {"x": b"y"}
-    assert str(location) == str(tmp_path / "out")
+    assert not scratch.exists() and location.names() == ["a", "b/c.json", "b/deep/d", "x"]
     again = pickle.loads(pickle.dumps(location))
-    assert type(again) is Location and again.names() == ["x"]
+    assert type(again) is type(location) and again.names() == location.names()
+    if "memory" not in word:
+        assert contents(tmp_path / "out")["b/c.json"] == b"12"
+    for name in ("a", "b/deep/d", "x"):
+        location.remove(name)
+    assert location.names() == ["b/c.json"]
+    # Of another run, in a folder of the same name: a name below an address is all of it.
+    location.write("hookscope-resuming/b/c.json", b"2")
+    location.remove("b/c.json")
+    assert location.names() == ["hookscope-resuming/b/c.json"]
+    location.remove("hookscope-resuming/b/c.json")
+
+
+def test_scratch_room_is_in_the_folder_or_given_back(tmp_path: Path) -> None:
+    location = Location(str(tmp_path / "out"))
+    location.write("b/c", b"")
+    location.remove("b/c")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out"]  # the folder itself stays
+    assert location.scratch("x") == tmp_path / "out" / ".x.part"
+    assert str(location) == str(tmp_path / "out")
+    remote = parse_location(f"local://{tmp_path}/out")
+    remote.remove("none")
+    room = remote.scratch("x").parent
+    assert pickle.loads(pickle.dumps(remote)).scratch("x").parent != room
+    assert room.is_dir() and not room.is_relative_to(tmp_path)
+    del remote
+    gc.collect()
+    assert not room.exists()
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_half(tmp_path: Path) -> None:
-    location = Location(str(tmp_path))
     (tmp_path / "name").mkdir()
     (tmp_path / "name" / "inside").write_text("kept")
-    with refused(StoreError, r"Cannot write name to .*: ", hint="resume"):
-        location.write("name", b"data")
+    with refused(StoreError, f"name to {tmp_path}", hint="resume"):
+        Location(str(tmp_path)).write("name", b"data")
     assert contents(tmp_path) == {"name/inside": b"kept"}
-    found = write_error("x to out/", OSError(28, "No space left on device"))
-    assert "Cannot write x to out/: " in str(found) and "o space left" in str(found)
 
 
-def test_a_folder_can_be_made_where_its_parents_allow_it(tmp_path: Path) -> None:
+def test_a_folder_can_be_made_where_its_parents_allow_it(tmp_path: Path, monkeypatch) -> None:
     Location(str(tmp_path / "a" / "b")).check_writable()
     Location(str(tmp_path)).check_writable()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
-    for word in ("file", "file/below"):
-        with pytest.raises(RequestError, match="file is a file, not a folder"):
-            Location(str(tmp_path / word)).check_writable()
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
-    with pytest.raises(RequestError, match="dangling is a file"):
-        Location(str(tmp_path / "dangling")).check_writable()
-
-
-def test_a_folder_in_the_working_folder_may_be_named_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+    for word in ("file", "file/below", "dangling"):
+        with pytest.raises(RequestError, match=word.partition("/")[0]):
+            Location(str(tmp_path / word)).check_writable()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
     Location("out").check_writable()
     parse_location("file://out").write("a", b"1")
-    assert contents(tmp_path) == {"out/a": b"1"}
+    assert contents(tmp_path / "work") == {"out/a": b"1"}
     assert type(parse_location(Path("out"))) is Location
+    with pytest.raises(RequestError, match="nosuchprotocol"):
+        parse_location("nosuchprotocol://a/b")
 
 
 @pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="rights bind not")
 def test_a_folder_without_rights_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(RequestError, match="cannot be written to"):
+        with pytest.raises(RequestError, match=str(tmp_path)):
             Location(str(tmp_path / "out")).check_writable()
     finally:
         tmp_path.chmod(0o700)
 
 
-def test_an_address_is_a_folder_too() -> None:
-    location = parse_location("memory://hookscope-resuming/")
-    assert isinstance(location, RemoteLocation)
-    location.check_writable()
-    assert location.names() == [] and location.size("a") is None
-    location.write("b/c", b"12")
-    location.write("a", b"345")
-    assert location.names() == ["a", "b/c"] and location.size("a") == 3
-    scratch = location.scratch("x")
-    scratch.write_bytes(b"6")
-    location.publish(scratch, "x")
-    assert not scratch.exists() and location.names() == ["a", "b/c", "x"]
-    with location.open("x") as file:
-        assert file.read() == b"6"
-    again = pickle.loads(pickle.dumps(location))
-    assert again.names() == location.names() and again.scratch("x") != scratch
-    for name in ("a", "b/c", "x", "none"):
-        location.remove(name)
-    assert location.names() == []
-    with pytest.raises(RequestError, match="is not a valid address"):
-        parse_location("nosuchprotocol://a/b")
-
-
 # The identity of a model.
 
 
-def test_the_hash_of_a_model_follows_every_value_name_and_shape() -> None:
+def hash_of_state(net: nn.Module) -> str | None:
+    return hash_tensors(net.state_dict(keep_vars=True).items())
+
+
+def test_the_hash_of_a_model_follows_every_value_name_and_shape(monkeypatch) -> None:
     def model(**change: Any) -> nn.Module:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
@@ -212,23 +193,13 @@ def test_the_hash_of_a_model_follows_every_value_name_and_shape() -> None:
     changed = model()
     with torch.no_grad():
         changed[0].bias[0] += 1
-    hashes = [hash_of_state(net) for net in [*others, changed]]
-    assert len({first, *hashes}) == 7
+    assert len({first, *map(hash_of_state, [*others, changed])}) == 7
     assert hash_of_state(nn.Linear(2, 2, device="meta")) is None
     strided = model()
     strided[0].weight.data = strided[0].weight.data.T.contiguous().T
     assert hash_of_state(strided) == first
-
-
-def test_large_values_are_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = nn.Linear(7, 5)
-    whole = hash_of_state(net)
-    monkeypatch.setattr("hookscope.tensors.hash._BLOCK", 8)
-    assert hash_of_state(net) == whole
-
-
-def hash_of_state(net: nn.Module) -> str | None:
-    return hash_tensors(net.state_dict(keep_vars=True).items())
+    monkeypatch.setattr("hookscope.tensors.hash._BLOCK", 8)  # large values in parts
+    assert hash_of_state(model()) == first
 
 
 # What must be the same, and which rows are done again.
@@ -243,89 +214,75 @@ PLAN: dict[str, Any] = {
 }
 
 
-def begun(out: Path) -> Location:
-    """A folder with an unfinished run of PLAN, whose first shard is finished."""
+def begun(out: Path, plan: dict[str, Any] = PLAN) -> Location:
+    """A folder with an unfinished run, whose first shard is finished."""
     location = Location(str(out))
-    assert resumption.start_run(location, PLAN) == set()
-    location.write("rows-00000000.safetensors", b"abc")
-    part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
-    part |= {"first": 0, "rows": 1, "inputs": [{"row": 0}]}
-    folder.write_json(location, manifest.part_name(0), part)
+    assert resumption.start_run(location, plan) == set()
+    location.write(SHARD, b"abc")
+    part = {"file": SHARD, "bytes": 3, "crc32": "352441c2", "first": 0, "rows": 1}
+    folder.write_json(location, manifest.part_name(0), {**part, "inputs": [{"row": 0}]})
     return location
 
 
 def test_the_same_plan_goes_on_with_what_is_sound(tmp_path: Path) -> None:
     location = begun(tmp_path / "out")
-    assert resumption.start_run(location, PLAN) == {"rows-00000000.safetensors"}
-    location.write("rows-00000000.safetensors", b"abd")
+    assert resumption.start_run(location, PLAN) == {SHARD}
+    location.write(SHARD, b"abd")
     assert resumption.start_run(location, PLAN) == set()
     assert manifest.part_name(0) not in location.names()
 
 
-def changed(**more: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(PLAN)) | more
+LONG = {"batch": 2, "seed": 0, "x": "y" * 99}
+INPUTS = {"specs": ["a"], "rows": 6, "sha256": "2"}
+# What differs, its name, and its two values as they are told.
+DIFFERENCES = [
+    ({"options": {"batch": 3, "seed": 0}}, "batch", "2", "3"),
+    ({"options": {"batch": 2, "seed": 1}}, "seed", "0", "1"),
+    ({"options": {"batch": 2, "seed": 0, "x": 1}}, "x", "not set", "1"),
+    ({"options": {"batch": 2}}, "seed", "0", "not set"),
+    ({"model": {"spec": "n", "blake3": "1"}}, "model spec", '"m"', '"n"'),
+    ({"model": {"spec": "m", "blake3": "9"}}, "model blake3", '"1"', '"9"'),
+    ({"rows": 7}, "rows", "6", "7"),
+    ({"keys": []}, "keys", r'\[\{"key": "0/output"\}\]', r"\[\]"),
+    ({"inputs": INPUTS | {"sha256": "3"}}, "inputs sha256", '"2"', '"3"'),
+    ({"options": LONG}, "x", "not set", r'"y{56}\.\.\.'),
+    ({"inputs": None}, "inputs", r'\{"rows": 6, "sha256": "2"\}', "not set"),
+    ({"keys": [{"b": 1, "a": 2}]}, "keys", ".*", r'\[\{"a": 2, "b": 1\}\]'),
+    ({"rows": "r" * 58}, "rows", "6", f'"{"r" * 58}"'),
+    ({"rows": "r" * 59}, "rows", "6", rf'"{"r" * 56}\.\.\.'),
+]
 
 
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
-        (changed(options={"batch": 3, "seed": 0}), r"batch was 2, and is 3 now\."),
-        (changed(options={"batch": 2, "seed": 1}), r"seed was 0, and is 1 now\."),
-        (changed(options={"batch": 2, "seed": 0, "x": 1}), r"x was not set, and is 1 now\."),
-        (changed(options={"batch": 2}), r"seed was 0, and is not set now\."),
-        (changed(model={"spec": "n", "blake3": "1"}), r'model spec was "m", and is "n" now'),
-        (changed(model={"spec": "m", "blake3": "9"}), r'model blake3 was "1", and is "9" now'),
-        (changed(rows=7), r"rows was 6, and is 7 now\."),
-        (changed(keys=[]), r'keys was \[\{"key": "0/output"\}\], and is \[\] now'),
-        (
-            changed(inputs={"specs": ["a"], "rows": 6, "sha256": "3"}),
-            r'inputs sha256 was "2", and is "3" now',
-        ),
-        (
-            changed(options={"batch": 2, "seed": 0, "x": "y" * 99}),
-            r'x was not set, and is "y{56}\.\.\. now\.',
-        ),
-        (changed(inputs=None), r'inputs was \{"rows": 6, "sha256": "2"\}, and is not set now\.'),
-        (changed(keys=[{"b": 1, "a": 2}]), r'and is \[\{"a": 2, "b": 1\}\] now\.'),
-        (changed(rows="r" * 58), rf'and is "{"r" * 58}" now\.'),
-        (changed(rows="r" * 59), rf'and is "{"r" * 56}\.\.\. now\.'),
-    ],
-)
+@pytest.mark.parametrize(("change", "name", "before", "now"), DIFFERENCES)
 def test_a_plan_that_differs_is_refused_with_the_first_difference(
-    tmp_path: Path, plan: dict[str, Any], message: str
+    tmp_path: Path, change: dict[str, Any], name: str, before: str, now: str
 ) -> None:
     location = begun(tmp_path / "out")
-    before = contents(tmp_path / "out")
-    with refused(RequestError, message, hint="force"):
-        resumption.start_run(location, plan)
-    assert contents(tmp_path / "out") == before
+    kept = contents(tmp_path / "out")
+    with refused(RequestError, f"{name} was {before}, and is {now} now", hint="force"):
+        resumption.start_run(location, PLAN | change)
+    assert contents(tmp_path / "out") == kept
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        changed(inputs={"specs": ["b", "c"], "rows": 6, "sha256": "2"}),
-        changed(model={"spec": "m", "blake3": None}),
-        changed(options={"batch": 2, "seed": 0, "skip_bad": True}),
-    ],
-)
-def test_what_does_not_change_the_bytes_may_differ(tmp_path: Path, plan: dict[str, Any]) -> None:
+SAME = [
+    {"inputs": INPUTS | {"specs": ["b", "c"]}},
+    {"model": {"spec": "m", "blake3": None}},
+    {"options": {"batch": 2, "seed": 0, "skip_bad": True}},
+]
+
+
+@pytest.mark.parametrize("change", SAME)
+def test_what_does_not_change_the_bytes_may_differ(tmp_path: Path, change: dict[str, Any]) -> None:
     location = begun(tmp_path / "out")
-    assert resumption.start_run(location, plan) == {"rows-00000000.safetensors"}
-    assert folder.read_json(location, folder.PLAN) == plan
+    assert resumption.start_run(location, PLAN | change) == {SHARD}
+    assert folder.read_json(location, folder.PLAN) == PLAN | change
 
 
 def test_specs_of_inputs_count_where_no_hash_tells(tmp_path: Path) -> None:
-    location = Location(str(tmp_path / "out"))
-    plan = changed(inputs={"specs": ["a"], "rows": 6, "sha256": None})
-    resumption.start_run(location, plan)
-    location.write("rows-00000000.safetensors", b"abc")
-    part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
-    folder.write_json(
-        location, manifest.part_name(0), {**part, "first": 0, "rows": 1, "inputs": []}
-    )
+    unknown = INPUTS | {"sha256": None}
+    location = begun(tmp_path / "out", PLAN | {"inputs": unknown})
     with pytest.raises(RequestError, match=r'inputs specs was \["a"\]'):
-        resumption.start_run(location, changed(inputs={"specs": ["b"], "rows": 6, "sha256": None}))
+        resumption.start_run(location, PLAN | {"inputs": unknown | {"specs": ["b"]}})
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"options": 3}'])
@@ -335,47 +292,39 @@ def test_under_a_damaged_plan_nothing_counts_as_finished(
     location = begun(tmp_path / "out")
     location.write(folder.PLAN, content)
     assert resumption.start_run(location, PLAN) == set()
-    assert "rows-00000000.safetensors" not in location.names()
+    assert SHARD not in location.names()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_a_finished_run_has_nothing_left_and_its_bytes_stay(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    first = extract(out)
-    before = contents(out)
-    again = extract(out, resume=True)
-    assert contents(out) == before
-    assert (first.resumed, again.resumed) == (0, 6)
-    document = json.loads((out / "manifest.json").read_text())
-    assert [shard["first"] for shard in document["shards"]] == [0, 2, 4]
-    assert document["schema"] == 2 and document["rows"] == 6
-    model = document["model"]
-    assert (model["spec"], model["source"], model["blake3"]) == ("Sequential", "live", None)
-    assert model["state_blake3"] == hash_of_state(LINEAR) and model["code_sha256"] is None
-    index = json.loads((out / "features.safetensors.index.json").read_text())
-    assert index["metadata"]["total_size"] == 6 * 3 * 4
-    assert index["weight_map"] == {
-        "0/output[0:2]": "rows-00000000.safetensors",
-        "0/output[2:4]": "rows-00000002.safetensors",
-        "0/output[4:6]": "rows-00000004.safetensors",
-    }
-
-
 @pytest.mark.parametrize("kind", [{}, {"reduce": "pca:2"}, {"stats_only": True}])
-def test_a_folder_of_a_finished_run_taken_apart_is_put_together_again(tmp_path, kind) -> None:
+def test_a_folder_of_a_finished_run_stays_and_taken_apart_is_put_together_again(
+    tmp_path, kind
+) -> None:
     out = tmp_path / "out"
-    extract(out, **kind)
+    done = extract(out, **kind)
     before = contents(out)
+    assert (done.resumed, extract(out, resume=True, **kind).resumed) == (0, 6)
+    assert contents(out) == before
     location = Location(str(out))
     plan = folder.read_json(location, "manifest.json")
-    document = {name: plan[name] for name in plan if name not in resumption._NOT_PLANNED} | {
-        "options": plan["options"]
-    }
-    sound = resumption.start_run(location, document)
+    document = {name: plan[name] for name in plan if name not in resumption._NOT_PLANNED}
+    sound = resumption.start_run(location, document | {"options": plan["options"]})
     assert sound == {shard["file"] for shard in plan["shards"]}
     assert "manifest.json" not in contents(out)
     assert extract(out, resume=True, **kind).resumed == 6
     assert contents(out) == before
+
+
+def test_the_manifest_and_the_index_of_a_finished_run(tmp_path: Path) -> None:
+    document = extract(tmp_path / "out").manifest
+    assert [shard["first"] for shard in document["shards"]] == [0, 2, 4]
+    assert (document["schema"], document["rows"]) == (2, 6)
+    model = document["model"]
+    assert (model["spec"], model["source"], model["blake3"]) == ("Sequential", "live", None)
+    assert model["state_blake3"] == hash_of_state(LINEAR) and model["code_sha256"] is None
+    places = {f"0/output[{n}:{n + 2}]": f"rows-{n:08d}.safetensors" for n in (0, 2, 4)}
+    index = index_of(tmp_path / "out")
+    assert (index["metadata"]["total_size"], index["weight_map"]) == (6 * 3 * 4, places)
 
 
 def test_rows_that_are_not_told_of_keep_the_manifest_from_being_written(tmp_path: Path) -> None:
@@ -383,39 +332,14 @@ def test_rows_that_are_not_told_of_keep_the_manifest_from_being_written(tmp_path
 
     def gather(location: Location, parts: Any) -> Any:
         assert [part["first"] for part in parts] == [0] and "inputs" not in parts[0]
-        return list(parts), {"0/output[0:1]": "rows-00000000.safetensors"}, 12
+        return list(parts), {"0/output[0:1]": SHARD}, 12
 
-    with pytest.raises(StoreError, match="incomplete: 1 of 6 rows"):
+    with pytest.raises(StoreError, match="1 of 6 rows"):
         manifest.finish_run(location, PLAN, Coverage(), gather)
     assert "manifest.json" not in location.names()
     found = manifest.finish_run(location, PLAN | {"rows": 1}, Coverage(), gather)
     assert found == folder.read_json(location, "manifest.json")
     assert (found["schema"], found["rows"], found["not_executed"]) == (2, 1, [])
     assert (tmp_path / "out" / "inputs.jsonl").read_text() == '{"row": 0}\n'
-    index = folder.read_json(location, folder.INDEX)
-    assert index["metadata"]["total_size"] == 12
+    assert folder.read_json(location, folder.INDEX)["metadata"]["total_size"] == 12
     assert not any(name.startswith(".parts/") for name in location.names())
-
-
-def test_a_name_below_an_address_is_all_of_it() -> None:
-    location = parse_location("memory://hookscope-twice")
-    location.write("x", b"1")
-    location.write("hookscope-twice/x", b"2")  # of another run, in a folder of the same name
-    assert location.names() == ["hookscope-twice/x", "x"]
-    location.remove("x")
-    assert location.names() == ["hookscope-twice/x"]
-    location.remove("hookscope-twice/x")
-
-
-def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path: Path) -> None:
-    location = parse_location(f"local://{tmp_path}/out")
-    assert isinstance(location, RemoteLocation)
-    location.write("b/deep/c", b"12")
-    location.write("a", b"3")
-    assert contents(tmp_path) == {"out/b/deep/c": b"12", "out/a": b"3"}
-    assert location.names() == ["a", "b/deep/c"]
-    room = location.scratch("x").parent
-    assert room.is_dir() and not room.is_relative_to(tmp_path)
-    del location
-    gc.collect()
-    assert not room.exists()

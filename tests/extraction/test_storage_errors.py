@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +16,10 @@ import pytest
 import hookscope
 from hookscope.errors import HookscopeError, InputError, ResultsFileError, StoreError
 from hookscope.stores.features.location import write_error
+from tests.processes import run_python
 from tests.refusals import refused
 
-from .conftest import contents
+from .conftest import contents, mount
 from .handwritten_features import ramp, write_features
 
 
@@ -46,15 +46,7 @@ def extract(photos: Path, tmp_path: Path) -> Callable[..., object]:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A separate file system."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(line, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root may mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
+    yield from mount(tmp_path / "disk", "8m")
 
 
 def remount(disk: Path, how: str) -> None:
@@ -79,61 +71,29 @@ def replace_by_file(folder: Path) -> None:
     raise AssertionError("the folder was made again each time")
 
 
-def restore(folder: Path) -> None:
-    folder.unlink()
-    folder.with_name("away").rename(folder)
-
-
-def said(error: HookscopeError) -> str:
-    assert error.exit_code == 1
-    assert "\n" not in error.message and error.hint
-    assert "resume" in error.hint
-    return f"{error.message} {error.hint}"
-
-
-def test_an_output_folder_that_is_removed_ends_the_run_with_a_sentence(extract, tmp_path) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(StoreError) as caught:
-        extract(out, then=lambda: shutil.rmtree(out.rename(tmp_path / "away")))
-    assert "No such file" in said(caught.value) or "is incomplete" in said(caught.value)
-    extract(out, resume=True)
-    extract(tmp_path / "whole")
-    assert contents(out) == contents(tmp_path / "whole")
-
-
-def test_an_output_folder_whose_place_a_file_takes_ends_the_run_with_a_sentence(
-    extract, tmp_path
+@pytest.mark.parametrize("change", ["removed", "a file", "read-only", "unmounted"])
+def test_an_output_folder_that_goes_away_ends_the_run_which_goes_on_where_it_is_again(
+    extract, request, tmp_path, change: str
 ) -> None:
-    out = tmp_path / "out"
-    # A shard may be written between the two calls of replace_by_file, when nothing is there.
-    with pytest.raises(StoreError, match=r"Not a directory|No such file") as caught:
-        extract(out, then=lambda: replace_by_file(out))
-    assert "Check that the folder is writable" in said(caught.value)
-    assert out.read_text() == "a file"
-    restore(out)
-    extract(out, resume=True)
-    extract(tmp_path / "whole")
-    assert contents(out) == contents(tmp_path / "whole")
-
-
-def test_a_disk_that_turns_read_only_ends_the_run_with_a_sentence(extract, disk, tmp_path) -> None:
+    disk = tmp_path if change in ("removed", "a file") else request.getfixturevalue("disk")
     out = disk / "out"
-    with pytest.raises(StoreError, match="Read-only file system") as caught:
-        extract(out, then=lambda: remount(disk, "ro"))
-    assert "Check that the folder is writable" in said(caught.value)
-    with pytest.raises(HookscopeError):
-        extract(out, resume=True)
-    remount(disk, "rw")
-    assert extract(out, resume=True).resumed
-    extract(tmp_path / "whole")
-    assert contents(out) == contents(tmp_path / "whole")
-
-
-def test_a_disk_that_goes_away_ends_the_run_with_a_sentence(extract, disk, tmp_path) -> None:
-    out = disk / "out"
-    with pytest.raises(StoreError) as caught:
-        extract(out, then=lambda: subprocess.run(["umount", "-l", str(disk)], check=True))
-    said(caught.value)
+    changes: dict[str, Callable[[], object]] = {
+        "removed": lambda: shutil.rmtree(out.rename(tmp_path / "away")),
+        "a file": lambda: replace_by_file(out),
+        "read-only": lambda: remount(disk, "ro"),
+        "unmounted": lambda: subprocess.run(["umount", "-l", str(disk)], check=True),
+    }
+    with refused(StoreError, hint="resume", status=1):
+        extract(out, then=changes[change])
+    if change == "a file":
+        assert out.read_text() == "a file"
+        out.unlink()
+        out.with_name("away").rename(out)
+    if change == "read-only":
+        with pytest.raises(HookscopeError):
+            extract(out, resume=True)
+        remount(disk, "rw")
+        assert extract(out, resume=True).resumed
     extract(out, resume=True)
     extract(tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
@@ -152,7 +112,7 @@ def test_inputs_that_go_away_end_the_run_with_the_name_of_one(
             photos.write_text("a file")
 
     out = tmp_path / "out"
-    with refused(InputError, r"photos/\d\d\.jpg' cannot be read", hint="resume"):
+    with refused(InputError, r"photos/\d\d\.jpg", hint="resume"):
         extract(out, then=then, workers=workers)
     if change == "a file":
         photos.unlink()
@@ -173,7 +133,7 @@ def test_features_that_go_away_in_an_export_are_named_and_the_earlier_file_stays
         if folder.exists():
             folder.rename(tmp_path / "away")
 
-    with pytest.raises(ResultsFileError, match="The shard rows-"):
+    with pytest.raises(ResultsFileError, match="rows-"):
         hookscope.export(folder, tmp_path / name, progress=progress)
     assert (tmp_path / name).read_bytes() == b"earlier"
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [name]
@@ -187,7 +147,7 @@ def test_an_export_whose_folder_goes_away_says_so(tmp_path: Path) -> None:
         if to.is_dir():
             replace_by_file(to)
 
-    with pytest.raises(StoreError, match=r"Cannot write .*/a\.npy: Not a directory"):
+    with pytest.raises(StoreError, match=r"/a\.npy"):
         hookscope.export(folder, to / "a.npy", progress=progress)
 
 
@@ -217,17 +177,9 @@ hookscope.extract("small.py:Small", sys.argv[1], layers=["relu", "head"], input=
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_clock_that_runs_backwards_changes_nothing(photos, tmp_path) -> None:
-    (tmp_path / "jumping.py").write_text(JUMPING)
     for out in ("out", "whole"):
         script = JUMPING if out == "out" else JUMPING.replace("time.time", "time.other")
-        done = subprocess.run(
-            [sys.executable, "-c", script, out],
-            cwd=tmp_path,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
+        run_python("-c", script, out, cwd=tmp_path, status=0)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
@@ -244,16 +196,9 @@ def test_the_times_of_files_play_no_part(extract, photos, tmp_path, moment: int)
     assert np.isfinite(hookscope.load(out)["head"][:]).all()
 
 
-@pytest.mark.parametrize(
-    ("number", "fix"),
-    [
-        (errno.ENOSPC, "Free some space"),
-        (errno.EFBIG, "Free some space"),
-        (getattr(errno, "EDQUOT", errno.ENOSPC), "Free some space"),
-        (errno.EACCES, "Check that the folder is writable"),
-    ],
-)
-def test_the_hint_of_a_failed_write_depends_on_whether_the_disk_is_full(number, fix) -> None:
+@pytest.mark.parametrize("name", ["ENOSPC", "EFBIG", "EDQUOT", "EACCES"])
+def test_the_hint_of_a_failed_write_depends_on_whether_the_disk_is_full(name: str) -> None:
+    number = getattr(errno, name, errno.ENOSPC)
     error = write_error("to out/", OSError(number, os.strerror(number)))
-    assert error.message.startswith("Cannot write to out/: ")
-    assert error.hint == f"Finished rows are saved. {fix}, then run the same command with --resume."
+    assert "to out/" in error.message and "--resume" in error.hint
+    assert ("space" in error.hint, "writable" in error.hint) == (name != "EACCES", name == "EACCES")

@@ -14,7 +14,6 @@ import torch
 import hookscope
 from hookscope.errors import InputError, LayerError
 from tests import tiny_language
-from tests.conftest import Run
 
 WORDS = tiny_language.LINE.split()
 # Lengths in an order that is not sorted.
@@ -48,11 +47,6 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny_language.bert(tmp_path_factory.mktemp("bert"))
 
 
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny_language.t5(tmp_path_factory.mktemp("t5"))
-
-
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
     file = tmp_path / "texts.txt"
@@ -60,7 +54,7 @@ def lines(tmp_path: Path) -> Path:
     return file
 
 
-def alone(spec: str, layer: str, texts: list[str], **options: Any) -> list[torch.Tensor]:
+def alone(spec: str, layer: str, texts: list[str] = TEXTS) -> list[torch.Tensor]:
     """The tokens' vectors of each text, by a hand-written hook, without any padding."""
     loaded = hookscope.load_model(spec)
     module, seen = loaded.module.eval(), []
@@ -69,7 +63,6 @@ def alone(spec: str, layer: str, texts: list[str], **options: Any) -> list[torch
         seen.append((output[0] if isinstance(output, tuple) else output)[0].clone())
 
     handle = module.get_submodule(layer).register_forward_hook(keep)
-    assert loaded.own_text is not None
     with torch.no_grad():
         for text in texts:
             value = loaded.own_text.run([text])
@@ -104,7 +97,7 @@ def test_a_row_is_that_of_the_text_alone(
     spec = request.getfixturevalue(model)
     layer = "transformer.h.1" if model == "gpt2" else "bert.encoder.layer.1"
     rows = rows_of(spec, layer, lines, tmp_path / "out", reduce=reduce)
-    expected = torch.stack([REDUCED[reduce](tokens) for tokens in alone(spec, layer, TEXTS)])
+    expected = torch.stack([REDUCED[reduce](tokens) for tokens in alone(spec, layer)])
     assert rows.shape == (37, 24)
     # The padding changes the rounding of float32 alone.
     np.testing.assert_allclose(rows, expected, rtol=0, atol=2e-6)
@@ -113,21 +106,17 @@ def test_a_row_is_that_of_the_text_alone(
 def test_batches_of_one_text_are_bit_identical(tmp_path: Path, gpt2: str, lines: Path) -> None:
     layer = "transformer.h.1"
     rows = rows_of(gpt2, layer, lines, tmp_path / "one", reduce="last", batch=1)
-    expected = torch.stack([tokens[-1] for tokens in alone(gpt2, layer, TEXTS)])
+    expected = torch.stack([tokens[-1] for tokens in alone(gpt2, layer)])
     assert torch.equal(torch.from_numpy(rows), expected)
 
 
 def test_a_model_without_a_mask_gets_texts_of_one_length(tmp_path: Path, lines: Path) -> None:
     (tmp_path / "net.py").write_text(OWN)
     spec = f"{tmp_path}/net.py:Net"
-    hookscope.extract(
-        spec, tmp_path / "out", layers=["embed", "head"], input=str(lines), reduce="mean", batch=8
-    )
-    features = hookscope.load(tmp_path / "out")
     for layer in ("embed", "head"):
-        seen = alone(spec, layer, TEXTS)
-        expected = torch.stack([tokens.double().mean(0).float() for tokens in seen])
-        np.testing.assert_allclose(features[layer][:], expected, rtol=0, atol=1e-6)
+        rows = rows_of(spec, layer, lines, tmp_path / layer, reduce="mean")
+        expected = torch.stack([REDUCED["mean"](tokens) for tokens in alone(spec, layer)])
+        np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-6)
 
 
 def test_a_model_that_ignores_the_mask_is_noticed(tmp_path: Path, lines: Path) -> None:
@@ -140,14 +129,14 @@ def test_a_model_that_ignores_the_mask_is_noticed(tmp_path: Path, lines: Path) -
     (tmp_path / "net.py").write_text(code.split("def example_input")[0])
     spec = f"{tmp_path}/net.py:Net"
     rows = rows_of(spec, "head", lines, tmp_path / "out", reduce="last")
-    expected = torch.stack([tokens[-1] for tokens in alone(spec, "head", TEXTS)])
+    expected = torch.stack([tokens[-1] for tokens in alone(spec, "head")])
     np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-6)
 
 
-def test_an_encoder_and_decoder(tmp_path: Path, t5: str, lines: Path) -> None:
-    layer = "encoder.final_layer_norm"
+def test_an_encoder_and_decoder(tmp_path: Path, lines: Path) -> None:
+    t5, layer = tiny_language.t5(tmp_path / "t5"), "encoder.final_layer_norm"
     rows = rows_of(t5, layer, lines, tmp_path / "o", reduce="mean")
-    expected = torch.stack([REDUCED["mean"](tokens) for tokens in alone(t5, layer, TEXTS)])
+    expected = torch.stack([REDUCED["mean"](tokens) for tokens in alone(t5, layer)])
     np.testing.assert_allclose(rows, expected, rtol=0, atol=5e-6)
 
 
@@ -157,7 +146,7 @@ def test_statistics_leave_padding_out(tmp_path: Path, bert: str, lines: Path) ->
         bert, tmp_path / "out", layers=layer, input=str(lines), stats_only=True, batch=8
     )
     shot = hookscope.load(tmp_path / "out" / "statistics.safetensors")
-    tokens = torch.cat(alone(bert, layer, TEXTS)).double()
+    tokens = torch.cat(alone(bert, layer)).double()
     count = next(shot[key] for key in shot if key.endswith(".count"))
     mean = next(shot[key] for key in shot if key.endswith(".mean"))
     assert count.tolist() == [len(tokens)] * 24
@@ -169,44 +158,44 @@ def test_every_form_of_a_table_gives_the_same_rows(tmp_path: Path, gpt2: str, li
     import pyarrow
     from pyarrow import parquet
 
-    rows = [{"n": n, "body": text} for n, text in enumerate(TEXTS)]
+    rows = [{"label": f"{n % 3}s", "body": text} for n, text in enumerate(TEXTS)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "plain.jsonl").write_text("".join(json.dumps(text) + "\r\n" for text in TEXTS))
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["n", "body"])
-        writer.writeheader()
-        writer.writerows(rows)
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
-    datasets.Dataset.from_list([{"text": text} for text in TEXTS]).save_to_disk(tmp_path / "folder")
+    for name, delimiter in {"a.csv": ",", "a.tsv": "\t"}.items():
+        with (tmp_path / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["label", "body"], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=3)
+    data = datasets.Dataset.from_list(rows).class_encode_column("label")
+    assert data[1]["label"] == 1  # a number, with a name
+    data.save_to_disk(tmp_path / "folder")
     (tmp_path / "data.other").write_bytes(lines.read_bytes())
-    specs = ["a.jsonl:body", "plain.jsonl", "a.csv:body", "a.parquet:body", "folder"]
-    specs = [str(tmp_path / spec) for spec in specs] + [f"lines:{tmp_path}/data.other"]
+    names = ["a.jsonl", "a.csv", "a.tsv", "a.parquet", "folder"]
+    specs = {f"{tmp_path}/{name}:body": f"{tmp_path}/{name}" for name in names}
+    specs |= {f"{tmp_path}/plain.jsonl": f"{tmp_path}/plain.jsonl"}
+    specs |= {f"lines:{tmp_path}/data.other": f"{tmp_path}/data.other"}
     layer, options = "transformer.h.1", {"reduce": "mean", "batch": 8}
     expected = rows_of(gpt2, layer, lines, tmp_path / "lines", **options)
-    for number, spec in enumerate(specs):
+    for number, (spec, path) in enumerate(specs.items()):
         out = tmp_path / f"out{number}"
-        found = rows_of(gpt2, layer, spec, out, **options)
-        assert np.array_equal(found, expected), spec
-        path = hookscope.load(out).inputs[2]["path"]
-        assert path == f"{spec.split(':')[-2 if ':body' in spec else -1]}:3"
+        assert np.array_equal(rows_of(gpt2, layer, spec, out, **options), expected), spec
+        features = hookscope.load(out)
+        assert features.inputs[2]["path"] == f"{path}:3"
+        if spec.endswith(":body"):
+            assert features.column("label") == [row["label"] for row in rows], spec
 
 
 def test_several_files_every_and_the_table_of_inputs(tmp_path: Path, gpt2: str) -> None:
     (tmp_path / "a.txt").write_text("The capital\nParis\nof")
     (tmp_path / "b.txt").write_text("Germany\r\nis Berlin\r\n")
-    done = hookscope.extract(
-        gpt2,
-        tmp_path / "out",
-        layers="transformer.h.0",
-        input=f"{tmp_path}/?.txt",
-        reduce="last",
-        every=2,
-    )
+    layer = "transformer.h.0"
+    rows = rows_of(gpt2, layer, f"{tmp_path}/?.txt", tmp_path / "out", reduce="last", every=2)
     entries = hookscope.load(tmp_path / "out").inputs
     assert [entry["path"][-7:] for entry in entries] == ["a.txt:1", "a.txt:3", "b.txt:2"]
-    expected = alone(gpt2, "transformer.h.0", ["The capital", "of", "is Berlin"])
+    expected = alone(gpt2, layer, ["The capital", "of", "is Berlin"])
     assert [entry["tokens"] for entry in entries] == [len(tokens) for tokens in expected]
-    assert done.rows == 3
+    assert len(rows) == 3
 
 
 @pytest.mark.parametrize("reduce", ["mean", "max"])
@@ -228,42 +217,32 @@ def test_a_resumed_run_writes_the_same_bytes(
     assert positions == {"tokens" if reduce == "max" else None}
 
 
-def test_long_texts_are_cut_on_request(tmp_path: Path, bert: str, lines: Path) -> None:
-    hookscope.extract(
-        bert, tmp_path / "out", layers="bert.encoder.layer.0", input=str(lines), reduce="last",
-        max_tokens=5,
-    )  # fmt: skip
-    tokens = [entry["tokens"] for entry in hookscope.load(tmp_path / "out").inputs]
-    assert max(tokens) == 5 and min(tokens) < 5
+# The content of a file, and where the mistake is.
+MISTAKES = [
+    ("a.jsonl", '{"body": "x"}\n', "'text'"),
+    ("a.jsonl", '{"text": "x"}\n{"text": \n', "Line 2"),
+    ("a.jsonl", '{"text": 3}\n', "line 1 .* number"),
+    ("a.jsonl", '{"text": null}\n', "line 1 .* null"),
+    ("a.jsonl", "[1]\n", "Line 1 .* list"),
+    ("a.txt", "x\n \ny\n", "Line 2"),
+    ("a.jsonl", '{"text": "x"}\n\n"y"\n', "Line 2"),
+    ("a.csv", 'text,n\nx,1\n"",2\n', "Row 2"),
+    ("a.csv", "body,n\nx,1\n", "column 'text'"),
+    ("a.csv", "text,n\nx,1\ny\n", "Line 3"),
+    ("a.txt", "x\n\udcff\n", "Line 2"),
+    ("a.txt", "\n\n", "no texts"),
+    ("a.parquet", "no table", "Parquet"),
+]
 
 
-MISTAKES = {
-    "no_column": ("a.jsonl", '{"body": "x"}\n', "No line of 'a.jsonl' has a field 'text'."),
-    "json": ("a.jsonl", '{"text": "x"}\n{"text": \n', "Line 2 of 'a.jsonl' is not valid JSON"),
-    "number": ("a.jsonl", '{"text": 3}\n', "The field 'text' in line 1 of 'a.jsonl' is a number"),
-    "null": ("a.jsonl", '{"text": null}\n', "The field 'text' in line 1 of 'a.jsonl' is null"),
-    "list": ("a.jsonl", "[1]\n", "Line 1 of 'a.jsonl' is a list, not an object"),
-    "empty": ("a.txt", "x\n \ny\n", "Line 2 of 'a.txt' is empty."),
-    "empty_json": ("a.jsonl", '{"text": "x"}\n\n"y"\n', "Line 2 of 'a.jsonl' is empty."),
-    "empty_field": ("a.csv", 'text,n\nx,1\n"",2\n', "Row 2 of 'a.csv' is empty."),
-    "csv_column": ("a.csv", "body,n\nx,1\n", "'a.csv' has no column 'text'."),
-    "csv_ragged": ("a.csv", "text,n\nx,1\ny\n", "Line 3 of 'a.csv' has 1 fields, but the header"),
-    "bytes": ("a.txt", "x\n\udcff\n", "Line 2 of 'a.txt' is not UTF-8 text"),
-    "nothing": ("a.txt", "\n\n", "'a.txt' contains no texts."),
-    "parquet": ("a.parquet", "no table", "'a.parquet' cannot be read as Parquet"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(("file", "content", "place"), MISTAKES)
 def test_mistakes_in_a_file_are_named_by_number(
-    tmp_path: Path, gpt2: str, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, gpt2: str, file: str, content: str, place: str
 ) -> None:
-    file, content, message = MISTAKES[name]
-    monkeypatch.chdir(tmp_path)
-    Path(file).write_text(content, errors="surrogateescape")
-    with pytest.raises(InputError) as raised:
-        hookscope.extract(gpt2, "out", layers="transformer.h.0", input=file, reduce="last")
-    assert message in str(raised.value)
+    (tmp_path / file).write_text(content, errors="surrogateescape")
+    with pytest.raises(InputError, match=place) as raised:
+        rows_of(gpt2, "transformer.h.0", tmp_path / file, tmp_path / "out", reduce="last")
+    assert file in str(raised.value)
 
 
 def test_bad_lines_can_be_skipped(tmp_path: Path, gpt2: str) -> None:
@@ -279,20 +258,9 @@ def test_bad_lines_can_be_skipped(tmp_path: Path, gpt2: str) -> None:
 def test_texts_of_different_length_need_a_reduction_over_tokens(
     tmp_path: Path, gpt2: str, lines: Path
 ) -> None:
-    for reduce, layer in ((None, "h.0"), ("flatten", "h.0"), ("mean:all", "h.0")):
-        with pytest.raises(LayerError, match="differ in length"):
-            hookscope.extract(
-                gpt2, tmp_path / "o", layers=f"transformer.{layer}", input=str(lines), reduce=reduce
-            )
-
-
-def test_a_mistyped_file_of_a_column_is_answered_with_a_near_one(
-    run: Run, tmp_path: Path, gpt2: str
-) -> None:
-    (tmp_path / "reviews.jsonl").touch()
-    words = ("extract", gpt2, "--layer", "transformer.h.0", "--input", "review.jsonl:body")
-    done = run(*words, cwd=tmp_path)
-    assert "reviews.jsonl" in done.stderr and done.rc == 2
+    for reduce in (None, "flatten", "mean:all"):
+        with pytest.raises(LayerError, match="length"):
+            rows_of(gpt2, "transformer.h.0", lines, tmp_path / "o", reduce=reduce)
 
 
 def test_a_mask_of_a_dataset_is_honoured(tmp_path: Path, bert: str) -> None:
@@ -301,20 +269,14 @@ def test_a_mask_of_a_dataset_is_honoured(tmp_path: Path, bert: str) -> None:
     batch = loaded.own_text.run(TEXTS[:6])
     items = [{name: tensor[i] for name, tensor in batch.items()} for i in range(6)]
 
-    class Items(torch.utils.data.Dataset):  # type: ignore[type-arg]
-        def __len__(self) -> int:
-            return 6
-
-        def __getitem__(self, index: int) -> Any:
-            return items[index]
-
     layer = "bert.encoder.layer.1"
-    rows = rows_of(bert, layer, Items(), tmp_path / "o", reduce="mean", workers=0)
+    rows = rows_of(
+        bert,
+        layer,
+        torch.utils.data.Subset(items, range(6)),
+        tmp_path / "o",
+        reduce="mean",
+        workers=0,
+    )
     expected = torch.stack([REDUCED["mean"](tokens) for tokens in alone(bert, layer, TEXTS[:6])])
     np.testing.assert_allclose(rows, expected, rtol=0, atol=2e-6)
-
-
-def test_capture_names_the_command_that_reads_tables(run: Run) -> None:
-    wrong = run("capture", "resnet18", "--input", "reviews.jsonl:body")
-    assert wrong.rc == 2
-    assert "hookscope extract" in wrong.stderr

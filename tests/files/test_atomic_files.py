@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hookscope.errors import StoreError
-from hookscope.files.atomic_files import replacement_file, write_bytes
+from hookscope.files.atomic_files import replacement_file, write_bytes, write_text
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    with replacement_file(path, "Again.") as scratch:
+        own = scratch.parent  # a folder: what is written beside the file goes with it
+        assert own.parent == tmp_path and scratch.stat().st_size == 0
+        assert own.name.startswith(".a.") and own.name.endswith(".part")
+        scratch.write_text("new")
+        assert path.read_text() == "old"
+    assert (path.read_text(), names(tmp_path)) == ("new", ["a"])
+
+
+@pytest.mark.parametrize("error", [OSError("disk"), ValueError("value"), RuntimeError("else")])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: Any) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    expected = RuntimeError if isinstance(error, RuntimeError) else StoreError
+    with pytest.raises(expected) as caught, replacement_file(path, "Do this."):
+        raise error
+    assert str(error) in str(caught.value)
+    assert (path.read_text(), names(tmp_path)) == ("old", ["a"])
+    if expected is StoreError:
+        assert str(path) in str(caught.value) and caught.value.hint.endswith(" Do this.")
 
 
 def test_a_scratch_folder_that_is_gone_is_an_error_and_no_traceback(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("old")
-    match = f"Cannot write {path}"
-    with pytest.raises(StoreError, match=match), replacement_file(path, "Again.") as scratch:
+    with pytest.raises(StoreError, match=str(path)), replacement_file(path, "Again.") as scratch:
         shutil.rmtree(scratch.parent)
     assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_saving_to_a_link_writes_the_file_behind_it(tmp_path: Path, exists: bool) -> None:
+    (tmp_path / "far").mkdir()
+    target, link = tmp_path / "far" / "real", tmp_path / "link"
+    if exists:
+        target.write_bytes(b"old")
+    link.symlink_to(target)
+    assert write_text(link, "é") == 3
+    assert link.is_symlink() and link.resolve() == target
+    assert target.read_text() == "é\n"
+    assert (names(tmp_path), names(target.parent)) == (["far", "link"], ["real"])
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o000])
+def test_the_mode_of_a_file_is_that_of_any_new_one(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "a", "")
+        (tmp_path / "b").touch()
+        assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+    finally:
+        assert os.umask(before) == mask
 
 
 @pytest.mark.parametrize("name", ["a" * 255, "é" * 127])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
+from tests.hooks.recordings import recorded
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 
@@ -85,8 +86,7 @@ def test_a_copy_has_none_of_our_hooks_and_works(way: str, subscriber: str) -> No
         handle = made[0].register_forward_hook(lambda module, args, output: output * 0)
         assert not same_bits(made(X), expected)  # a new hook does not take the place of an old one
         handle.remove()
-        with hookscope.record(made) as capture:
-            made(X)
+        capture = recorded(made, X)
         assert same_bits(capture["./output"], expected.detach())
     assert copies and entries(net) == 0
 

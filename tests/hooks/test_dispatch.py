@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import accelerate
@@ -94,8 +92,13 @@ def on_disk(net: str, folder: Path) -> nn.Module:
         )
 
 
-@pytest.mark.parametrize("device_map", DEVICE_MAPS)
-@pytest.mark.parametrize("more", [{}, {"train": True}, {"dtype": "float64"}, {"attention": True}])
+MORE = [{"train": True}, {"dtype": "float64"}, {"attention": True}]
+
+
+@pytest.mark.parametrize(
+    ("device_map", "more"),
+    [*((device_map, {}) for device_map in DEVICE_MAPS), *(("auto", more) for more in MORE)],
+)
 def test_values_are_bit_equal_to_those_of_the_model_in_memory(
     net: str, caplog: pytest.LogCaptureFixture, device_map: str, more: dict[str, object]
 ) -> None:
@@ -112,11 +115,10 @@ def test_weights_are_converted_before_it_is_settled_what_fits(
     net: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    hookscope.capture(net, device_map="auto", max_memory={"cpu": 3000})
-    assert "disk" in spread_note(caplog)
-    caplog.clear()
-    hookscope.capture(net, device_map="auto", max_memory={"cpu": 3000}, dtype="bfloat16")
-    assert "disk" not in spread_note(caplog)
+    for dtype, fits in ((None, False), ("bfloat16", True)):
+        caplog.clear()
+        hookscope.capture(net, device_map="auto", max_memory={"cpu": 3000}, dtype=dtype)
+        assert ("disk" not in spread_note(caplog)) is fits
 
 
 def test_gradients_are_those_of_the_model_in_memory(net: str) -> None:
@@ -153,27 +155,21 @@ def weights_at(model: nn.Module) -> dict[str, str]:
     return {name: weight.device.type for name, weight in model.named_parameters()}
 
 
-def test_a_pass_that_ends_early_leaves_no_weight_behind(net: str, tmp_path: Path) -> None:
+def test_a_pass_that_ends_early_or_fails_leaves_no_weight_behind(net: str, tmp_path: Path) -> None:
     model = on_disk(net, tmp_path)
     where = weights_at(model)
     assert where["stack.blocks.1.up.weight"] == "meta"
     last = next(layer for layer in layers_of(model) if layer.name == "stack.blocks.1.down")
-    stopper = EarlyStop(model, {last: 1})
-    with torch.no_grad(), stopper.passing():
+    with torch.no_grad(), EarlyStop(model, {last: 1}).passing():
         model(torch.randn(2, 3, 8))
     assert weights_at(model) == where
-
-
-def test_a_pass_that_fails_leaves_no_weight_behind(net: str, tmp_path: Path) -> None:
-    model = on_disk(net, tmp_path)
-    where = weights_at(model)
     with pytest.raises(RuntimeError), preserve_model_state(model, train=False, seed=0):
         model(torch.randn(2, 4, 8))
     assert weights_at(model) == where
 
 
 def test_the_size_of_a_recording_is_known_before_it_is_made(net: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckFailed, match="takes 2,760 bytes, more than the limit of 5") as plain:
+    with pytest.raises(CheckFailed, match="2,760") as plain:
         hookscope.capture(net, max_bytes=5)
     with pytest.raises(CheckFailed) as spread:
         hookscope.capture(on_disk(net, tmp_path), input=torch.randn(2, 3, 8), max_bytes=5)
@@ -192,7 +188,7 @@ def test_what_lies_on_the_disk_goes_with_the_model(
 
 
 def test_a_disk_that_is_too_small_is_told_before_it_is_full() -> None:
-    with pytest.raises(StoreError, match="bytes free") as caught:
+    with pytest.raises(StoreError, match="bytes") as caught:
         _offload_folder(nn.Linear(1, 1), 1 << 60)
     assert "TMPDIR" in caught.value.hint
 
@@ -204,6 +200,7 @@ WHOLE |= {"InvertedResidual", "_DenseBlock", "Block", "CNBlock", "InceptionA", "
 WHOLE |= {"GPT2Block", "MultiheadAttention", "ResBottleneckBlock"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "word",
     [
@@ -233,53 +230,9 @@ def test_the_blocks_that_a_model_of_transformers_names_are_taken() -> None:
     assert unsplit(model) == ["GPT2Block"]
 
 
-# What does not go with it
-
-
-def live(net: str) -> nn.Module:
-    return hookscope.load_model(net).module
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"device_map": "auto", "device": "cpu"}, 'device="cpu" uses one device'),
-        ({"max_memory": {"cpu": 5}}, "max_memory needs device_map"),
-        ({"device_map": "all"}, "Invalid value for device_map: 'all' is not one of"),
-        (
-            {"device_map": "auto", "max_memory": {"gpu": 5}},
-            "'gpu' is not a valid device for max_memory",
-        ),
-    ],
-)
-def test_words_that_do_not_fit_are_refused(net: str, given: dict[str, object], why: str) -> None:
-    with pytest.raises(RequestError, match=why):
-        hookscope.capture(net, **given)
-
-
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        (live, "only for a model given by name, not for a module"),
-        (lambda net: "sample_models/digits_scripted.pt", "A scripted model is bound"),
-    ],
-)
-def test_models_that_are_not_ours_to_spread_are_refused(
-    net: str, model: Callable[[str], nn.Module | str], why: str
-) -> None:
-    with pytest.raises(RequestError, match=why):
-        hookscope.capture(model(net), input=torch.randn(2, 3, 8), **SPREAD)
-
-
-def test_channels_last_is_refused(net: str, tmp_path: Path) -> None:
-    rows = TensorDataset(torch.randn(6, 3, 8))
-    with pytest.raises(RequestError, match="channels_last cannot be combined with"):
-        hookscope.extract(net, tmp_path / "out", input=rows, channels_last=True, **SPREAD)
-
-
-def test_a_device_that_is_not_there_is_named(net: str) -> None:
-    with pytest.raises(EnvironmentFault, match="This machine has no device cuda:77"):
-        hookscope.capture(net, device_map="auto", max_memory={"cuda:77": 5})
+def test_a_module_that_its_owner_made_is_not_spread(net: str) -> None:
+    with pytest.raises(RequestError, match="module"):
+        hookscope.capture(load(net).module, input=torch.randn(2, 3, 8), **SPREAD)
 
 
 def test_without_accelerate_it_is_told_how_to_install_it(
@@ -287,24 +240,9 @@ def test_without_accelerate_it_is_told_how_to_install_it(
 ) -> None:
     monkeypatch.delitem(sys.modules, "hookscope.execution.device_dispatch")
     monkeypatch.setitem(sys.modules, "accelerate", None)  # as where it is not installed
-    with pytest.raises(EnvironmentFault, match="accelerate, which is not installed") as caught:
+    with pytest.raises(EnvironmentFault, match="accelerate") as caught:
         hookscope.capture(net, **SPREAD)
     assert "hookscope[accelerate]" in caught.value.hint
-
-
-@pytest.mark.slow
-def test_the_command_spreads_a_model_and_leaves_nothing(run, net: str, tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    spread = ("--device-map", "auto", "--max-memory", "cpu=2kB")
-    done = run("capture", net, *spread, "--verify", "--json", env={"TMPDIR": str(scratch)})
-    assert done.rc == 0, done.stderr
-    assert "device map: cpu " in done.stderr
-    assert list(scratch.iterdir()) == []
-    document = json.loads(done.stdout)
-    assert document["options"]["device_map"] == "auto"
-    refused = run("capture", net, *spread, "--device", "cpu")
-    assert (refused.rc, refused.stderr.count("\n")) == (2, 2)
 
 
 # On GPUs

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from tests.hooks.test_values import Module
+from tests.hooks.recordings import BOTH
 from tests.oracle.by_hand import same_bits
+from tests.zoo import Module
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 LAYOUTS = [torch.strided, torch.jagged]
@@ -72,7 +73,7 @@ def test_values_and_gradients_agree_with_plain_hooks(layout: torch.layout) -> No
     expected = by_hand(net, nested(layout, requires_grad=True))
     bare = [p.grad for p in net.parameters()]
     net.zero_grad()
-    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+    with hookscope.record(net, what=BOTH, grads=True) as capture:
         loss_of(net(nested(layout, requires_grad=True))).backward()
     for key, value in expected.items():
         assert same_bits(capture[key], value), key
@@ -130,7 +131,7 @@ def test_a_hook_that_changes_gradients_takes_jagged_tensors_and_refuses_strided_
 def test_a_nested_input_changed_in_place_changes_the_callers(layout: torch.layout) -> None:
     net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2))
     x = nested(layout)
-    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+    with hookscope.record(net, what=BOTH, grads=True) as capture:
         loss_of(net(x)).backward()
     for i, part in enumerate(x.unbind()):
         assert same_bits(part, PARTS[i].relu())

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 import hookscope
 from hookscope.errors import RequestError
-from tests.conftest import Refused, Run
+from tests.zoo import Module, Recurrent
 
 CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
 GATE_NAMES = {
@@ -22,18 +20,8 @@ GATE_NAMES = {
 }
 
 
-class Reader(nn.Module):
-    """A recurrent module, which gets its input packed if ``lengths`` are given."""
-
-    def __init__(self, rnn: nn.Module, lengths: list[int] | None = None) -> None:
-        super().__init__()
-        self.rnn, self.lengths = rnn, lengths
-
-    def forward(self, x: Tensor) -> Any:
-        if self.lengths is None:
-            return self.rnn(x)
-        packed = pack_padded_sequence(x, self.lengths, batch_first=True, enforce_sorted=False)
-        return self.rnn(packed)
+def reader(rnn: nn.Module) -> Module:
+    return Module(lambda self, x: self.rnn(x), rnn=rnn)
 
 
 def by_cells(rnn: Any, rows: Tensor) -> dict[str, Tensor]:
@@ -69,9 +57,10 @@ def by_cells(rnn: Any, rows: Tensor) -> dict[str, Tensor]:
 def test_each_step_layer_and_direction_is_that_of_a_loop_with_cells(
     kind: Any, lengths: Any
 ) -> None:
-    rnn = kind(4, 6, num_layers=2, bidirectional=True, batch_first=True).double()
+    net = Recurrent(kind, lengths, num_layers=2, bidirectional=True).double()
+    rnn = net.rnn
     x = torch.randn(3, 5, 4, dtype=torch.float64)
-    shot = hookscope.capture(Reader(rnn, lengths), input=x, layers="rnn", what="state")
+    shot = hookscope.capture(net, input=x, layers="rnn", what="state")
     names = {f"rnn/{name}" for name in by_cells(rnn, x[0])}
     assert set(shot) == names
     for n, row in enumerate(x):
@@ -86,7 +75,7 @@ def test_each_step_layer_and_direction_is_that_of_a_loop_with_cells(
 def test_gates_give_the_states_by_the_formulas(kind: Any) -> None:
     rnn = kind(4, 6).double()
     x = torch.randn(5, 2, 4, dtype=torch.float64)  # steps first, as without batch_first
-    shot = hookscope.capture(Reader(rnn), input=x, layers="rnn", what="state", ops=True)
+    shot = hookscope.capture(reader(rnn), input=x, layers="rnn", what="state", ops=True)
     gates = [shot[f"rnn/{name}.0"] for name in GATE_NAMES[kind]]
     hidden = shot["rnn/hidden.0"]
     torch.testing.assert_close(hidden.transpose(0, 1), rnn(x)[0].detach())
@@ -105,7 +94,7 @@ def test_gates_give_the_states_by_the_formulas(kind: Any) -> None:
 def test_a_projection_and_a_single_row_without_a_batch() -> None:
     rnn = nn.LSTM(4, 6, proj_size=3).double()
     x = torch.randn(5, 4, dtype=torch.float64)
-    shot = hookscope.capture(Reader(rnn), input=x, layers="rnn", what="state")
+    shot = hookscope.capture(reader(rnn), input=x, layers="rnn", what="state")
     output, (_, cell) = rnn(x)
     torch.testing.assert_close(shot["rnn/hidden.0"], output.detach())
     torch.testing.assert_close(shot["rnn/cell.0"][-1], cell[0].detach())
@@ -118,41 +107,21 @@ def test_states_that_do_not_reproduce_the_output_are_not_kept() -> None:
             return output * 2, state
 
     shot = hookscope.capture(
-        Reader(Doubled(4, 6)), input=torch.randn(5, 2, 4), layers="rnn", what="state,output"
+        reader(Doubled(4, 6)), input=torch.randn(5, 2, 4), layers="rnn", what="state,output"
     )
     assert not [key for key in shot if "hidden" in key or "cell" in key]
     [absent] = [one for one in shot.absent if one.kind == "state"]
-    assert "more than rounding explains" in absent.reason
+    assert "rounding" in absent.reason
 
 
 def test_dropout_between_layers_is_said_to_be_random() -> None:
     rnn = nn.GRU(4, 6, num_layers=2, dropout=0.5)
     shot = hookscope.capture(
-        Reader(rnn), input=torch.randn(5, 2, 4), layers="rnn", what="state,output", train=True
+        reader(rnn), input=torch.randn(5, 2, 4), layers="rnn", what="state,output", train=True
     )
     assert "random" in next(one.reason for one in shot.absent if one.kind == "state")
 
 
 def test_a_model_without_recurrent_layers_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"No selected layer is nn\.LSTM"):
+    with pytest.raises(RequestError, match=r"nn\.LSTM"):
         hookscope.capture(nn.Linear(3, 2), input=torch.ones(1, 3), what="state")
-
-
-@pytest.mark.slow
-def test_the_command_records_states_and_plot_draws_them_over_time(
-    run: Run, refused: Refused, tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
-    work.mkdir(exist_ok=True)
-    (work / "net.py").write_text(
-        "from torch import nn\ndef net():\n    return nn.LSTM(4, 6, batch_first=True)\n"
-    )
-    words = ("capture", "net.py:net", "--shape", "2x5x4", "-o", "a.safetensors")
-    done = run(*words, "--what", "state")
-    assert done.rc == 0, done.stderr
-    assert "hidden.0" in done.stdout and "cell.0" in done.stdout
-    done = run("plot", "a.safetensors", "./cell.0", "-o", "a.png")
-    assert done.rc == 0, done.stderr
-    assert (work / "a.png").stat().st_size > 1000
-    said = refused("capture", "resnet18", "--shape", "1x3x32x32", "--what", "state")
-    assert "nn.LSTM" in said

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from tests.hooks.test_values import Module
+from tests.hooks.recordings import BOTH
 from tests.oracle.by_hand import same_bits
-
-BOTH = ["output", "input"]
+from tests.zoo import Module
 
 
 class Logged(Tensor):
@@ -47,7 +46,7 @@ def linear() -> nn.Linear:
 def an_attribute_of_an_output() -> nn.Module:
     def scaled(self: Module, x: Tensor) -> Tensor:
         y = self.lin(x)
-        y.scale = 2.0  # type: ignore[attr-defined]
+        y.scale = 2.0
         return y
 
     def forward(self: Module, x: Tensor) -> Tensor:
@@ -58,21 +57,19 @@ def an_attribute_of_an_output() -> nn.Module:
 
 
 def an_attribute_of_an_input() -> nn.Module:
-    def scaled(self: Module, x: Tensor) -> Tensor:
-        return self.lin(x) * getattr(x, "scale", 1.0)
-
     def forward(self: Module, x: Tensor) -> Tensor:
         y = x * 1
-        y.scale = 3.0  # type: ignore[attr-defined]
-        return self.inner(y)  # type: ignore[no-any-return]
+        y.scale = 3.0
+        return self.inner(y)
 
-    return Module(forward, inner=Module(scaled, lin=linear()))
+    scaled = Module(lambda self, x: self.lin(x) * getattr(x, "scale", 1.0), lin=linear())
+    return Module(forward, inner=scaled)
 
 
 def an_attribute_set_on_an_input() -> nn.Module:
     def mark(self: Module, x: Tensor) -> Tensor:
-        x.scale = 4.0  # type: ignore[attr-defined]
-        return self.lin(x)  # type: ignore[no-any-return]
+        x.scale = 4.0
+        return self.lin(x)
 
     def forward(self: Module, x: Tensor) -> Tensor:
         y = x * 1
@@ -82,22 +79,13 @@ def an_attribute_set_on_an_input() -> nn.Module:
     return Module(forward, inner=Module(mark, lin=linear()))
 
 
-def passed_through(*modules: nn.Module) -> nn.Module:
+def passed_through(same: nn.Module) -> nn.Module:
     def forward(self: Module, x: Tensor) -> Tensor:
         y = self.lin(x)
         z = self.same(y)
         return z * 2 if z is y else z * 5
 
-    return Module(forward, lin=linear(), same=nn.Sequential(*modules))
-
-
-def changed_in_place() -> nn.Module:
-    def forward(self: Module, x: Tensor) -> Tensor:
-        y = self.lin(x)
-        z = self.act(y)
-        return z * 2 if z is y else z * 5
-
-    return Module(forward, lin=linear(), act=nn.ReLU(inplace=True))
+    return Module(forward, lin=linear(), same=same)
 
 
 def one_tensor_in_a_tuple_twice() -> nn.Module:
@@ -113,34 +101,19 @@ def one_tensor_in_a_tuple_twice() -> nn.Module:
 
 
 def what_a_module_keeps() -> nn.Module:
-    class Keeps(nn.Module):
-        last: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.lin = linear()
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.last = self.lin(x)
-            return self.last
+    def keep(self: Module, x: Tensor) -> Tensor:
+        self.last = self.lin(x)
+        return self.last
 
     def forward(self: Module, x: Tensor) -> Tensor:
         y = self.inner(x)
         self.inner.last.mul_(3)
         return y * 2 if y is self.inner.last else y * 5
 
-    return Module(forward, inner=Keeps())
+    return Module(forward, inner=Module(keep, lin=linear()))
 
 
 def a_parameter_as_input_and_output() -> nn.Module:
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.linspace(-1, 1, 9).reshape(3, 3))
-
-        def forward(self) -> Tensor:
-            return self.weight
-
     def use(self: Module, weight: Tensor, x: Tensor) -> Tensor:
         known = isinstance(weight, nn.Parameter) and weight.is_leaf and weight.grad_fn is None
         return x @ weight * (2 if known else 5)
@@ -149,7 +122,9 @@ def a_parameter_as_input_and_output() -> nn.Module:
         weight = self.own()
         return self.use(weight, x) + (weight if weight is self.own.weight else 0 * weight)
 
-    return Module(forward, own=Own(), use=Module(use))
+    net = Module(forward, own=Module(lambda self: self.weight), use=Module(use))
+    net.own.weight = nn.Parameter(torch.linspace(-1, 1, 9).reshape(3, 3))
+    return net
 
 
 def a_gradient_that_is_retained() -> nn.Module:
@@ -173,15 +148,12 @@ def a_view_and_what_it_is_a_view_of() -> nn.Module:
 
 
 def a_subclass_with_a_state() -> nn.Module:
-    def inner(self: Module, x: Tensor) -> Tensor:
-        return x * x.scale  # type: ignore[attr-defined, no-any-return]
-
     def forward(self: Module, x: Tensor) -> Tensor:
         y = self.lin(x).as_subclass(Slotted)
         y.scale = 7.0
-        return self.inner(y).as_subclass(Tensor)  # type: ignore[no-any-return]
+        return self.inner(y).as_subclass(Tensor)
 
-    return Module(forward, lin=linear(), inner=Module(inner))
+    return Module(forward, lin=linear(), inner=Module(lambda self, x: x * x.scale))
 
 
 def a_subclass_that_counts() -> nn.Module:
@@ -196,12 +168,12 @@ def a_subclass_that_counts() -> nn.Module:
 def a_complex_tensor_with_an_attribute() -> nn.Module:
     def turn(self: Module, x: Tensor) -> Tensor:
         y = torch.complex(self.lin(x), x).conj()
-        y.scale = 3.0  # type: ignore[attr-defined]
+        y.scale = 3.0
         return y
 
     def forward(self: Module, x: Tensor) -> Tensor:
         y = self.inner(x)
-        return (self.same(y) * y * y.scale).abs()  # type: ignore[no-any-return]
+        return (self.same(y) * y * y.scale).abs()
 
     return Module(forward, inner=Module(turn, lin=linear()), same=nn.Identity())
 
@@ -210,10 +182,10 @@ MODELS = [
     an_attribute_of_an_output,
     an_attribute_of_an_input,
     an_attribute_set_on_an_input,
-    lambda: passed_through(nn.Identity()),
-    lambda: passed_through(nn.Dropout(), nn.Identity()),
-    lambda: passed_through(),
-    changed_in_place,
+    lambda: passed_through(nn.Sequential(nn.Identity())),
+    lambda: passed_through(nn.Sequential(nn.Dropout(), nn.Identity())),
+    lambda: passed_through(nn.Sequential()),
+    lambda: passed_through(nn.ReLU(inplace=True)),
     one_tensor_in_a_tuple_twice,
     what_a_module_keeps,
     a_parameter_as_input_and_output,
@@ -251,18 +223,18 @@ def test_the_models_input_keeps_its_class_and_attributes_and_gets_those_that_the
 ) -> None:
     def forward(self: Module, x: Tensor) -> Tensor:
         assert type(x) is kind
-        del x.old  # type: ignore[attr-defined]
-        x.new = x.scale * 2  # type: ignore[attr-defined]
-        return self.lin(x) * x.scale  # type: ignore[attr-defined, no-any-return]
+        del x.old
+        x.new = x.scale * 2
+        return self.lin(x) * x.scale
 
     net = Module(forward, lin=linear())
     x = torch.ones(1, 3).as_subclass(kind)  # it does not require grad: the model gets a clone
-    x.scale, x.old = 3.0, 1  # type: ignore[attr-defined]
+    x.scale, x.old = 3.0, 1
     with hookscope.record(net, what=BOTH, grads=True) as capture:
         output = net(x)
         output.sum().backward()
     assert same_bits(output.as_subclass(Tensor), net.lin(torch.ones(1, 3)) * 3)
-    assert x.new == 6 and not hasattr(x, "old")  # type: ignore[attr-defined]
+    assert x.new == 6 and not hasattr(x, "old")
     assert not x.requires_grad
     torch.testing.assert_close(capture["./input.0.grad"], 3 * net.lin.weight.sum(0, keepdim=True))
 

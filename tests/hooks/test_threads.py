@@ -8,8 +8,10 @@ import random
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,10 @@ from hookscope.errors import RequestError
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.hooks import hook_set as hooks
 from hookscope.tensors import threads
-from tests.hooks.test_values import Module, hooks_left
+from tests.hooks.recordings import BOTH, hooks_left, recorded
 from tests.oracle.by_hand import same_bits
 from tests.processes import run_python
+from tests.zoo import Fails, Module
 
 SECONDS = 60  # after which a wait that should have ended fails the test; nothing is timed
 
@@ -72,8 +75,7 @@ RUNS: dict[str, Callable[[nn.Module, Tensor], hookscope.Capture]] = {
 }
 
 
-@pytest.mark.parametrize("first", RUNS)
-@pytest.mark.parametrize("second", RUNS)
+@pytest.mark.parametrize(("first", "second"), list(combinations_with_replacement(RUNS, 2)))
 def test_two_threads_that_run_one_model_get_what_each_gets_alone(first: str, second: str) -> None:
     net = Net().train()
     state = copy.deepcopy(net.state_dict())
@@ -184,11 +186,8 @@ def test_a_call_by_another_thread_is_not_recorded_and_gets_its_own_output() -> N
         called = other.submit(net, theirs)
         net(mine).sum().backward()
         assert same_bits(called.result(SECONDS).detach(), expected.detach())
-    assert [record.key for record in capture.records if record.kind == "output"] == [
-        "a/output",
-        "b/output",
-        "./output",
-    ]
+    keys = [record.key for record in capture.records if record.kind == "output"]
+    assert keys == ["a/output", "b/output", "./output"]
     assert capture["a/output"].shape == (2, 8)
     assert capture.coverage.not_executed == ()
 
@@ -201,8 +200,8 @@ def test_a_thread_started_in_the_block_is_another_one() -> None:
         thread.join()
     assert list(capture) == []
     assert same_bits(outputs[0], net(torch.ones(3, 2)))
-    reasons = {not_executed.reason for not_executed in capture.coverage.not_executed}
-    assert reasons == {"called only by threads that are not part of the recording"}
+    assert all("threads" in silent.reason for silent in capture.coverage.not_executed)
+    assert len(capture.coverage.not_executed) == 3
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -261,38 +260,20 @@ def test_gradients_of_another_thread_pass_hooks_and_edits_unchanged(hook: Any) -
 
 
 def test_a_backward_pass_of_another_thread_is_not_recorded() -> None:
-    net, x = nn.Linear(2, 1), torch.ones(3, 2)
-    with hookscope.record(net, grads=True) as capture, ThreadPoolExecutor(1) as other:
+    before, inner, x = nn.Linear(2, 2), nn.Linear(2, 2), torch.ones(3, 2)
+    net = Module(lambda self, x: self.inner(y := self.before(x)) + y, before=before, inner=inner)
+    with (
+        hookscope.record(net, what=BOTH, grads=True) as capture,
+        ThreadPoolExecutor(1) as other,
+    ):
         output = net(x)
         other.submit((output * 5).sum().backward, retain_graph=True).result(SECONDS)
         assert not [key for key in capture if key.endswith("grad")]
         output.sum().backward()
-    assert capture["./weight.grad"].tolist() == [[3.0, 3.0]]
-    assert capture["./output.grad"].tolist() == [[1.0]] * 3
-    assert net.weight.grad is not None and net.weight.grad.tolist() == [[18.0, 18.0]]
-
-
-def test_a_share_is_not_that_of_a_backward_pass_of_another_thread() -> None:
-    class Residual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.before, self.inner = nn.Linear(2, 2), nn.Linear(2, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.before(x)
-            return self.inner(x) + x
-
-    net = Residual()
-    with (
-        hookscope.record(net, what=["input", "output"], grads=True) as capture,
-        ThreadPoolExecutor(1) as other,
-    ):
-        output = net(torch.ones(3, 2))
-        other.submit((output * 5).sum().backward, retain_graph=True).result(SECONDS)
-        assert not [key for key in capture if key.endswith("grad")]
-        output.sum().backward()
-    share = torch.ones(3, 2) @ net.inner.weight.detach()
-    assert same_bits(capture["inner/input.0.grad"], share)
+    assert capture["inner/bias.grad"].tolist() == [3.0, 3.0]
+    assert inner.bias.grad is not None and inner.bias.grad.tolist() == [18.0, 18.0]
+    assert capture["./output.grad"].tolist() == [[1.0, 1.0]] * 3
+    assert same_bits(capture["inner/input.0.grad"], x @ inner.weight.detach())
 
 
 def test_gradients_that_autograd_computes_in_a_thread_of_its_own_are_recorded() -> None:
@@ -371,22 +352,15 @@ def replicas(net: nn.Module, inputs: list[Tensor]) -> list[Tensor]:
     return [outputs[n] for n in range(len(inputs))]
 
 
-class Parallel(nn.Module):
+def parallel(module: nn.Module) -> Module:
     """Runs its one child as ``nn.DataParallel`` does."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat(replicas(self.module, list(x.chunk(3))))
+    return Module(lambda self, x: torch.cat(replicas(self.module, list(x.chunk(3)))), module=module)
 
 
 def test_replicas_are_recorded_as_calls_of_the_model() -> None:
     inner = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    net, x = Parallel(inner), torch.randn(6, 4)
-    with hookscope.record(net, grads=True, ops=True) as capture:
-        net(x).sum().backward()
+    net, x = parallel(inner), torch.randn(6, 4)
+    capture = recorded(net, x, grads=True, ops=True)
     calls = ["module.0/output", "module.0:2/output", "module.0:3/output"]
     found = sorted((capture[key] for key in calls), key=lambda value: value.tolist())
     expected = sorted(inner[0](x).detach().split(2), key=lambda value: value.tolist())
@@ -396,34 +370,23 @@ def test_replicas_are_recorded_as_calls_of_the_model() -> None:
 
 
 def test_replicas_that_another_thread_runs_are_not_recorded() -> None:
-    net = Parallel(nn.Linear(4, 2))
+    net = parallel(nn.Linear(4, 2))
     mine, theirs = torch.randn(3, 4), torch.randn(6, 4)
     with ThreadPoolExecutor(1) as other, hookscope.record(net) as capture:
         output = other.submit(net, theirs).result(SECONDS)
         net(mine)
-    assert sorted(capture) == [
-        "./output",
-        "module/output",
-        "module:2/output",
-        "module:3/output",
-    ]
+    calls = ["module/output", "module:2/output", "module:3/output"]
+    assert sorted(capture) == ["./output", *calls]
     assert all(capture[key].shape == (1, 2) for key in capture if key != "./output")
     torch.testing.assert_close(output, net.module(theirs))
 
 
 def test_a_trace_tells_calls_of_replicas_apart() -> None:
-    net = Parallel(nn.Sequential(nn.Linear(4, 2), nn.Tanh()))
+    net = parallel(nn.Sequential(nn.Linear(4, 2), nn.Tanh()))
     events = hookscope.trace(net, input=torch.randn(3, 4), loss="sum").events
-    forward = [event for event in events if event.direction == "forward"]
-    assert sorted(event.module for event in forward) == sorted(
-        [".", *["module", "module.0", "module.1"] * 3]
-    )
-    assert {event.module: event.depth for event in forward} == {
-        ".": 0,
-        "module": 1,
-        "module.0": 2,
-        "module.1": 2,
-    }
+    calls = Counter((e.module, e.depth) for e in events if e.direction == "forward")
+    inner = {("module", 1): 3, ("module.0", 2): 3, ("module.1", 2): 3}
+    assert calls == {(".", 0): 1, **inner}
 
 
 def test_hooks_come_and_go_while_other_threads_are_in_the_model() -> None:
@@ -444,7 +407,7 @@ def test_hooks_come_and_go_while_other_threads_are_in_the_model() -> None:
     def record() -> None:
         together.wait(SECONDS)
         try:
-            for _ in range(100):
+            for _ in range(40):
                 with hookscope.record(net, grads=True, what=["output", "input"]) as capture:
                     net(x)
                 assert len([key for key in capture if key.endswith("output")]) == 7
@@ -539,44 +502,36 @@ def test_a_run_in_a_thread_that_the_model_of_a_run_waits_for_is_refused() -> Non
 
 
 def test_a_thread_whose_run_fails_lets_the_next_one_go_on() -> None:
-    def fail(self: nn.Module, x: Tensor) -> Tensor:
-        raise ValueError("no")
-
     net, together = Net(), threading.Barrier(2)
 
     def failing() -> None:
         together.wait(SECONDS)
-        for _ in range(20):
+        for _ in range(8):
             with pytest.raises(hookscope.HookscopeError):
-                hookscope.capture(Module(fail), input=torch.ones(1))
+                hookscope.capture(Fails(ValueError("no")), input=torch.ones(1, 4))
 
     def running() -> None:
         together.wait(SECONDS)
-        for _ in range(20):
+        for _ in range(8):
             hookscope.capture(net, input=torch.ones(2, 4))
 
     at_once(failing, running)
 
 
 def test_a_recording_in_a_thread_of_the_model_leaves_the_thread_with_the_outer_one() -> None:
-    class Threaded(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(2, 2)
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        def work() -> None:
+            with hookscope.record(nn.Linear(2, 2)):
+                pass
+            found.append(self.inner(x))
 
-        def forward(self, x: Tensor) -> Tensor:
-            def work() -> None:
-                with hookscope.record(nn.Linear(2, 2)):
-                    pass
-                found.append(self.inner(x))
+        found: list[Tensor] = []
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return found[0]
 
-            found: list[Tensor] = []
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
-            return found[0]
-
-    with hookscope.record(net := Threaded()) as capture:
+    with hookscope.record(net := Module(forward, inner=nn.Linear(2, 2))) as capture:
         net(torch.ones(1, 2))
     assert "inner/output" in capture
 
@@ -598,6 +553,7 @@ thread.join()
 """
 
 
+@pytest.mark.slow
 def test_a_process_whose_last_thread_used_hookscope_ends_normally() -> None:
     assert run_python("-c", IN_A_THREAD, status=0).stderr == ""
 
@@ -646,7 +602,7 @@ def test_a_call_by_another_thread_of_a_model_that_is_changed_meanwhile_is_an_err
         options = {"input": x, "hooks": call, "hook_kind": kinds[verb]}
         options |= {} if verb == "capture" else {"loss": "sum"}
         if training or verb == "step":
-            with pytest.raises(hookscope.HookscopeError, match="Another thread called the model"):
+            with pytest.raises(hookscope.HookscopeError, match="thread"):
                 getattr(hookscope, verb)(net, **options)
         else:
             assert getattr(hookscope, verb)(net, **options).keys()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import ForwardError
@@ -18,11 +17,10 @@ from hookscope.results.trace import Trace
 from hookscope.results.trace_events import TraceEvent
 from tests.conftest import REPO
 from tests.digits_forms import FORMS
-from tests.hooks.test_values import Module, hooks_left
-from tests.oracle.by_hand import same_bits
+from tests.hooks.recordings import hooks_left
+from tests.zoo import ZOO, Checkpointed, Fails, Module
 
 SAMPLES = REPO / "sample_models"
-FILES = FORMS
 INNER = ["conv1", "relu1", "conv2", "relu2", "pool", "fc"]
 
 
@@ -34,7 +32,7 @@ def names(events: Sequence[TraceEvent]) -> list[tuple[str, int]]:
     return [(event.module, event.depth) for event in events]
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", FORMS)
 def test_forward_then_backward_in_order(file: str) -> None:
     trace = hookscope.trace(f"{SAMPLES}/{file}")
     inner = [(name, 1) for name in INNER]
@@ -103,14 +101,6 @@ def test_forward_only_runs_without_autograd() -> None:
     assert "loss" not in trace.metadata
 
 
-def test_the_loss_is_that_of_grads() -> None:
-    word = f"{SAMPLES}/digits.py:trained"
-    assert (
-        hookscope.trace(word, target=3).metadata["loss"]
-        == (hookscope.grads(word, target=3).metadata["loss"])
-    )
-
-
 def test_in_place_models_and_odd_outputs_are_traced() -> None:
     trace = hookscope.trace(f"{SAMPLES}/tricky.py:Tricky")
     assert [e.call for e in of(trace, "forward") if e.module == "act"] == [1, 2]
@@ -119,30 +109,14 @@ def test_in_place_models_and_odd_outputs_are_traced() -> None:
 
 
 def test_what_is_run_again_for_the_backward_pass_is_no_call() -> None:
-    net = Module(
-        lambda self, x: checkpoint(self.step, x, use_reentrant=False), step=nn.Linear(2, 2)
-    )
-    trace = hookscope.trace(net, input=torch.ones(1, 2), loss="sum")
-    assert [e.module for e in of(trace, "forward")] == [".", "step"]
-
-
-def test_a_trace_leaves_the_model_as_it_was() -> None:
-    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
-    x = torch.ones(1, 2)
-    before = net(x)
-    trace = hookscope.trace(net, input=x, loss="sum")
-    assert hooks_left(net) == 0 and not x.requires_grad
-    assert same_bits(trace.output, before.detach()) and same_bits(net(x), before)
-    assert all(parameter.grad is None for parameter in net.parameters())
+    trace = hookscope.trace(Checkpointed(), input=torch.ones(1, 4), loss="sum")
+    assert [e.module for e in of(trace, "forward")] == [".", *ZOO["checkpointed"].calls]
 
 
 def test_an_error_in_the_model_leaves_no_hook() -> None:
-    def fail(self: Module, x: Tensor) -> Tensor:
-        raise ValueError("from the model")
-
-    net = nn.Sequential(nn.Linear(2, 2), Module(fail))
-    with pytest.raises(ForwardError, match="layer 1"):
-        hookscope.trace(net, input=torch.ones(1, 2))
+    net = Fails(ValueError("from the model"))
+    with pytest.raises(ForwardError, match="bad"):
+        hookscope.trace(net, input=torch.ones(1, 4))
     assert hooks_left(net) == 0
 
 

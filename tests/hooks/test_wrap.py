@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -11,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.errors import RequestError
+from hookscope.errors import HookscopeError, RequestError
 from tests.conftest import REPO
 from tests.digits_forms import FORMS
 from tests.oracle.by_hand import same_bits
 
 SAMPLES = REPO / "sample_models"
 X = torch.randn(1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+Y = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
 
 
 def halve(module: nn.Module, input: Any, output: Tensor) -> Tensor:
@@ -89,20 +92,6 @@ def test_it_works_between_operations_in_place() -> None:
     assert seen == [expected.shape]
 
 
-def test_what_the_module_changes_in_place_is_changed_for_the_caller() -> None:
-    made = hookscope.wrap(nn.ReLU(inplace=True), backward=lambda m, into, out: None)
-    x = -torch.ones(2, requires_grad=True).clone()
-    made(x)
-    assert x.tolist() == [0, 0]
-
-
-def test_it_can_be_copied_and_pickled() -> None:
-    made = hookscope.wrap(nn.Linear(2, 2), after=halve)
-    x = torch.ones(1, 2)
-    for other in (copy.deepcopy(made), copy.copy(made), pickle.loads(pickle.dumps(made))):
-        assert same_bits(other(x), made(x)) and type(other) is type(made)
-
-
 def test_modes_and_devices_pass_through() -> None:
     made = hookscope.wrap(nn.Dropout(0.5), after=halve)
     assert not made.eval().training
@@ -111,7 +100,7 @@ def test_modes_and_devices_pass_through() -> None:
 
 
 def test_what_is_no_module_is_refused() -> None:
-    with pytest.raises(RequestError, match="Expected a model"):
+    with pytest.raises(RequestError, match="int"):
         hookscope.wrap(3)  # type: ignore[arg-type]
 
 
@@ -129,18 +118,15 @@ def test_backward_sees_what_the_hooks_by_hand_see_beside_after() -> None:
     seen: list[Tensor] = []
     net, x = nn.Linear(2, 2), torch.randn(3, 2, requires_grad=True)
 
-    def double(module: nn.Module, input: Any, output: Tensor) -> Tensor:
-        return output * 2
-
     def look(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         seen.extend((grad_input[0].clone(), grad_output[0].clone()))
         modules.append(module)
 
     modules: list[nn.Module] = []
-    wrapped = hookscope.wrap(net, after=double, backward=look)
+    wrapped = hookscope.wrap(net, after=halve, backward=look)
     wrapped(x).sum().backward()
     assert modules == [wrapped]
-    net.register_forward_hook(double)
+    net.register_forward_hook(halve)
     net.register_full_backward_hook(look)
     net(x).sum().backward()
     assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3])
@@ -155,3 +141,65 @@ def test_a_parametrized_module_can_be_wrapped_and_the_original_stays() -> None:
     weight = plain.weight
     hookscope.wrap(plain).weight = nn.Parameter(torch.zeros(2, 2))
     assert plain.weight is weight
+
+
+@pytest.mark.parametrize("place", ["before", "after", "backward"])
+def test_what_has_another_shape_is_refused_where_it_is_returned(place: str) -> None:
+    def shorter(module: nn.Module, value: Any, output: Any = None) -> Any:
+        return (output if place == "after" else value[0])[:1]
+
+    wrapped = hookscope.wrap(nn.Linear(2, 2), **{place: shorter})
+    with pytest.raises(HookscopeError, match=r"shorter .*1x2.*3x2"):
+        wrapped(Y.clone().requires_grad_()).sum().backward()
+
+
+@pytest.mark.parametrize("place", ["before", "after", "backward"])
+def test_what_is_no_function_cannot_be_wrapped_around_a_module(place: str) -> None:
+    with pytest.raises(RequestError, match=f"{place} .* int"):
+        hookscope.wrap(nn.Linear(2, 2), **{place: 3})
+
+
+def test_a_forward_of_its_own_is_kept_inside() -> None:
+    inner = nn.Linear(2, 2)
+    inner.forward = lambda x: x * 3  # type: ignore[method-assign]
+    wrapped = hookscope.wrap(inner, after=lambda m, i, o: o + 1)
+    assert same_bits(wrapped(Y), Y * 3 + 1)
+    wrapped.register_buffer("extra", torch.ones(1))
+    assert "extra" not in inner._buffers and list(inner.state_dict()) == ["weight", "bias"]
+
+
+def test_a_wrapped_module_of_any_class_goes_by_its_name_and_can_be_pickled() -> None:
+    home = types.ModuleType("a_module_of_ones_own")
+    made = type("Own", (nn.Linear,), {"__module__": home.__name__, "__doc__": "Its text."})
+    home.Own = made  # type: ignore[attr-defined]
+    sys.modules[home.__name__] = home
+    try:
+        wrapped = hookscope.wrap(made(2, 2), after=plus_one)
+        kind = type(wrapped)
+        assert (kind.__name__, kind.__qualname__) == ("Own", "Own")
+        assert (kind.__module__, kind.__doc__) == (home.__name__, "Its text.")
+        assert same_bits(pickle.loads(pickle.dumps(wrapped))(Y), wrapped(Y))
+        assert same_bits(copy.deepcopy(wrapped)(Y), wrapped(Y))
+    finally:
+        del sys.modules[home.__name__]
+
+
+def plus_one(module: nn.Module, input: Any, output: Tensor) -> Tensor:
+    return output + 1
+
+
+def test_what_a_wrapped_module_returns_is_what_its_functions_made_of_it() -> None:
+    inner = nn.Linear(2, 2)
+
+    def before(module: nn.Module, input: tuple[Tensor, ...]) -> Any:
+        return input[0] + 1
+
+    def after(module: nn.Module, input: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return output * input[0].sum()
+
+    wrapped = hookscope.wrap(inner, before=before, after=after)
+    assert same_bits(wrapped(Y), inner(Y + 1) * (Y + 1).sum())
+    nothing = hookscope.wrap(inner, lambda m, i: None, lambda m, i, o: None, lambda m, i, o: None)
+    assert same_bits(nothing(Y), inner(Y))
+    as_tuple = hookscope.wrap(inner, before=lambda m, i: (i[0] * 2,))
+    assert same_bits(as_tuple(Y), inner(Y * 2))

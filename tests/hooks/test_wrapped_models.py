@@ -18,7 +18,9 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import hookscope
 from hookscope.errors import ForwardError, RequestError
 from hookscope.execution.verification import bit_identical
-from tests.processes import COMMAND, run_python
+from tests.hooks.recordings import reasons, recorded
+from tests.zoo import Module
+from tests.zoo import quantized as dynamically_quantized
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -76,21 +78,13 @@ def compiled_before(model: nn.Module) -> nn.Module:
     return wrapped
 
 
-def compiled_in_place(model: nn.Module) -> nn.Module:
-    model.compile(backend="eager")
-    return model
-
-
-def compiled_part(model: nn.Module) -> nn.Module:
-    model[3] = torch.compile(model[3], backend="eager")
-    return model
-
-
 WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "compile": lambda model: torch.compile(model, backend="eager"),
     "compile, run before": compiled_before,
-    "compile in place": compiled_in_place,
-    "compile of a part": compiled_part,
+    "compile in place": lambda model: (model.compile(backend="eager"), model)[1],
+    "compile of a part": lambda model: nn.Sequential(
+        *model[:3], torch.compile(model[3], backend="eager")
+    ).eval(),
     "DataParallel": nn.DataParallel,
     "DistributedDataParallel": nn.parallel.DistributedDataParallel,
     "DataParallel of compile": lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
@@ -103,8 +97,7 @@ def test_a_wrapped_model_is_recorded_under_the_names_of_the_plain_one(
     group: None, wrapper: str
 ) -> None:
     wrapped = WRAPPERS[wrapper](net())
-    with hookscope.record(wrapped, grads=True) as capture:
-        wrapped(X).sum().backward()
+    capture = recorded(wrapped, X, grads=True)
     demand_like_plain(capture, net())
     assert capture.coverage.not_executed == ()
 
@@ -120,119 +113,73 @@ def test_the_verbs_take_a_wrapped_model(group: None, wrapper: str) -> None:
     assert all(bit_identical(capture[f"{name}/output"], outputs[name]) for name in outputs)
     assert capture.metadata["model"]["spec"] == "Sequential"
     assert "3.1/weight.grad" in hookscope.grads(wrapped, input=X, loss="sum")
-    assert [n.name for n in hookscope.tree(wrapped).modules] == [
-        ".",
-        "0",
-        "1",
-        "2",
-        "3",
-        "3.0",
-        "3.1",
-    ]
+    names = [node.name for node in hookscope.tree(wrapped).modules]
+    assert names == [".", "0", "1", "2", "3", "3.0", "3.1"]
     assert "3.1/weight.update" in hookscope.step(wrapped, input=X, loss="sum")
     with torch.no_grad():
         assert bit_identical(wrapped(X), before)
 
 
-@pytest.mark.slow
-def test_a_compiled_model_of_a_file_is_captured_by_the_command(tmp_path: Path) -> None:
+def test_a_compiled_model_of_a_file_is_captured_and_a_failure_names_the_plain_layer(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "net.py").write_text(
-        "import torch\nfrom torch import nn\n"
-        "def make(): return torch.compile(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))\n"
+        "import torch\nfrom torch import nn\ndef make():\n"
+        "    return torch.compile(nn.Sequential(nn.Linear(3, 2)), backend='eager')\n"
     )
-    words = ("capture", "net.py:make", "--shape", "1x3", "--layer", "0", "--verify")
-    done = run_python(*COMMAND, *words, cwd=tmp_path, status=0)
-    assert done.stdout.splitlines()[1].split()[:2] == ["0", "Linear"]
-
-
-def test_a_failure_in_a_wrapped_model_names_the_plain_layer() -> None:
-    with pytest.raises(ForwardError, match=r"layer 3\.1 \(Linear\)"):
+    word = f"{tmp_path}/net.py:make"
+    assert list(hookscope.capture(word, shape=(1, 3), layers="0", verify=True)) == ["0/output"]
+    with pytest.raises(ForwardError, match=r"3\.1 \(Linear\)"):
         hookscope.capture(nn.DataParallel(net()), input=torch.ones(1, 3, 9, 9))
 
 
-# Changed in place
+CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
+    "weight norm": lambda model: parametrizations.weight_norm(model[0]),
+    "orthogonal": lambda model: parametrizations.orthogonal(model[3][1]),
+    "old weight norm": lambda model: nn.utils.weight_norm(model[0]),
+    "old spectral norm": lambda model: nn.utils.spectral_norm(model[0]),
+    "pruned": lambda model: prune.l1_unstructured(model[0], "weight", 0.5),
+}
 
 
-def weight_normed(model: nn.Sequential) -> nn.Module:
-    parametrizations.weight_norm(model[0])
+def changed(change: str) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        CHANGES[change](model := net())
     return model
 
 
-def orthogonal(model: nn.Sequential) -> nn.Module:
-    parametrizations.orthogonal(model[3][1])
-    return model
-
-
-def old_weight_norm(model: nn.Sequential) -> nn.Module:
-    nn.utils.weight_norm(model[0])
-    return model
-
-
-def old_spectral_norm(model: nn.Sequential) -> nn.Module:
-    nn.utils.spectral_norm(model[0])
-    return model
-
-
-def pruned(model: nn.Sequential) -> nn.Module:
-    prune.l1_unstructured(model[0], "weight", 0.5)
-    return model
-
-
-CHANGED = (weight_normed, orthogonal, old_weight_norm, old_spectral_norm, pruned)
-
-
-@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("change", CHANGES)
 def test_parametrized_normed_and_pruned_modules_give_their_values_and_gradients(
-    change: Callable[[nn.Sequential], nn.Module],
+    change: str,
 ) -> None:
-    def made() -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            return change(net())
-
-    model = made()
-    with hookscope.record(model, grads=True) as capture:
-        model(X).sum().backward()
-    demand_like_plain(capture, made())
-    capture = hookscope.capture(made(), input=X, verify=True)
-    assert bit_identical(capture["./output"], made()(X).detach())
+    demand_like_plain(recorded(changed(change), X, grads=True), changed(change))
+    capture = hookscope.capture(changed(change), input=X, verify=True)
+    assert bit_identical(capture["./output"], changed(change)(X).detach())
 
 
 @pytest.mark.parametrize("kind", ["Conv2d", "ParametrizedConv2d", "Conv*"])
 def test_a_parametrized_module_is_found_by_both_names_of_its_class(kind: str) -> None:
-    capture = hookscope.capture(weight_normed(net()), input=X, types=[kind])
+    capture = hookscope.capture(changed("weight norm"), input=X, types=[kind])
     assert list(capture) == ["0/output"]
     assert capture.records[0].type == "ParametrizedConv2d"
 
 
-@pytest.mark.parametrize("change", [old_weight_norm, pruned])
-def test_a_module_that_cannot_be_copied_is_not_moved(
-    change: Callable[[nn.Sequential], nn.Module],
-) -> None:
-    with pytest.raises(RequestError, match="cannot be copied to be moved") as caught:
-        hookscope.capture(change(net()), input=X, dtype="float64")
+@pytest.mark.parametrize("change", ["old weight norm", "pruned"])
+def test_a_module_that_cannot_be_copied_is_not_moved(change: str) -> None:
+    with pytest.raises(RequestError, match="copied") as caught:
+        hookscope.capture(changed(change), input=X, dtype="float64")
     assert "model.to(" in caught.value.hint
-
-
-# Quantized
-
-
-class Framed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.quant, self.net, self.dequant = (
-            quantization.QuantStub(),
-            net(),
-            quantization.DeQuantStub(),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dequant(self.net(self.quant(x)))
 
 
 def quantized() -> nn.Module:
     torch.backends.quantized.engine = "fbgemm"
-    model = Framed().eval()
+    model = Module(
+        lambda self, x: self.dequant(self.net(self.quant(x))),
+        quant=quantization.QuantStub(),
+        net=net(),
+        dequant=quantization.DeQuantStub(),
+    ).eval()
     model.qconfig = quantization.get_default_qconfig("fbgemm")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -267,39 +214,31 @@ def test_quantized_values_are_kept_and_stored_dequantized(tmp_path: Path) -> Non
 @needs_fbgemm
 def test_dynamically_quantized_layers_are_recorded() -> None:
     torch.backends.quantized.engine = "fbgemm"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = quantization.quantize_dynamic(net(), {nn.Linear})
-    capture = hookscope.capture(model, input=X, types=["Linear"])
-    assert bit_identical(capture["3.1/output"], model(X))
-
-
-# Without values
+    model, x = dynamically_quantized(), torch.randn(2, 4)
+    capture = hookscope.capture(model, input=x, types=["Linear"])
+    assert bit_identical(capture["0/output"], model[0](x))
 
 
 @pytest.mark.parametrize("verb", ["capture", "grads", "check", "trace", "ablate", "fingerprint"])
 def test_a_model_on_the_meta_device_is_refused(verb: str) -> None:
     model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)).to("meta")
-    with pytest.raises(RequestError, match="The model is on the meta device"):
+    with pytest.raises(RequestError, match="meta"):
         getattr(hookscope, verb)(model, input=torch.ones(2, 5))
 
 
 def test_a_layer_on_the_meta_device_is_named_where_the_model_fails() -> None:
     model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2, device="meta"))
-    with pytest.raises(ForwardError, match=r"failed in layer 1 \(Linear\)[\s\S]*tensors on meta"):
+    with pytest.raises(ForwardError, match=r"1 \(Linear\)[\s\S]*on meta"):
         hookscope.capture(model, input=torch.ones(2, 5))
-    with pytest.raises(RequestError, match="A part of the model is on the meta device"):
+    with pytest.raises(RequestError, match="meta"):
         hookscope.capture(model, input=torch.ones(2, 5), dtype="float64")
-
-
-# Lazy
 
 
 def test_a_lazy_module_is_refused_by_the_verbs_and_recorded_as_it_gets_its_shape() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lazy = nn.Sequential(nn.LazyLinear(3))
-    with pytest.raises(RequestError, match=r"0 \(LazyLinear\) is lazy and has no shape yet"):
+    with pytest.raises(RequestError, match=r"0 \(LazyLinear\)"):
         hookscope.capture(lazy, input=torch.ones(2, 5))
     with hookscope.record(lazy) as capture:
         output = lazy(torch.ones(2, 5))
@@ -307,27 +246,15 @@ def test_a_lazy_module_is_refused_by_the_verbs_and_recorded_as_it_gets_its_shape
     assert isinstance(lazy[0].weight, nn.Parameter)
 
 
-# Checkpointing
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, reentrant: bool, sequential: bool) -> None:
-        super().__init__()
-        self.net, self.reentrant, self.sequential = net(), reentrant, sequential
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.sequential:
-            return checkpoint_sequential(self.net, 2, x, use_reentrant=self.reentrant)
-        return checkpoint(self.net, x, use_reentrant=self.reentrant)
-
-
 @pytest.mark.parametrize("sequential", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_values_are_recorded_once(reentrant: bool, sequential: bool) -> None:
-    model = Checkpointed(reentrant, sequential)
-    x = X.clone().requires_grad_()
-    with hookscope.record(model, grads=True) as capture:
-        model(x).sum().backward()
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        if sequential:
+            return checkpoint_sequential(self.net, 2, x, use_reentrant=reentrant)
+        return checkpoint(self.net, x, use_reentrant=reentrant)
+
+    capture = recorded(Module(run, net=net()), X.clone().requires_grad_(), grads=True)
     outputs, grads = by_hand(net())
     kept = {r.key for r in capture.records if r.kind == "output"}
     leaves = {n for n in outputs if n not in (".", "3")} if sequential else set(outputs)
@@ -340,40 +267,28 @@ def test_checkpointed_values_are_recorded_once(reentrant: bool, sequential: bool
     assert bit_identical(capture["net.0/weight.grad"], grads["0.weight"])
     inner = {r.key for r in capture.records if r.kind == "output.grad"}
     assert ("net.1/output.grad" in inner) != reentrant
-    reasons_by_key = {
-        a.reason for a in capture.absent if a.module == "net.0" and a.kind == "output.grad"
-    }
-    assert reasons_by_key == ({"computed without autograd"} if reentrant else set())
+    told = [a for a in capture.absent if a.module == "net.0" and a.kind == "output.grad"]
+    assert len(told) == reentrant and all("without autograd" in a.reason for a in told)
 
 
-# Dispatched by accelerate
+PLACES = {"0": "cpu", "1": "cpu", "2": "cpu", "3": "disk"}
+CPU = torch.device("cpu")
+DISPATCHED: dict[str, Callable[[Path], nn.Module]] = {
+    "offloaded": lambda folder: accelerate.cpu_offload(net(), execution_device=CPU),
+    "on disk": lambda folder: accelerate.disk_offload(net(), str(folder), execution_device=CPU),
+    "split": lambda folder: accelerate.dispatch_model(
+        net(), PLACES, main_device="cpu", offload_dir=str(folder)
+    ),
+}
 
 
-def offloaded(folder: Path) -> nn.Module:
-    return accelerate.cpu_offload(net(), execution_device=torch.device("cpu"))
-
-
-def on_disk(folder: Path) -> nn.Module:
-    return accelerate.disk_offload(net(), str(folder), execution_device=torch.device("cpu"))
-
-
-def dispatched(folder: Path) -> nn.Module:
-    places = {"0": "cpu", "1": "cpu", "2": "cpu", "3": "disk"}
-    return accelerate.dispatch_model(net(), places, main_device="cpu", offload_dir=str(folder))
-
-
-@pytest.mark.parametrize("dispatch", [offloaded, on_disk, dispatched])
-def test_a_model_whose_weights_come_and_go_gives_the_same_values(
-    tmp_path: Path, dispatch: Callable[[Path], nn.Module]
-) -> None:
-    model = dispatch(tmp_path)
+@pytest.mark.parametrize("way", DISPATCHED)
+def test_a_model_whose_weights_come_and_go_gives_the_same_values(tmp_path: Path, way: str) -> None:
+    model = DISPATCHED[way](tmp_path)
     where = [p.device.type for p in model.parameters()]
     assert "meta" in where
     outputs, _ = by_hand(net())
-    with hookscope.record(model) as recorded:
-        model(X)
-    captured = hookscope.capture(model, input=X, verify=True)
-    for capture in (recorded, captured):
+    for capture in (recorded(model, X), hookscope.capture(model, input=X, verify=True)):
         assert list(capture) == [f"{name}/output" for name in outputs]
         assert all(bit_identical(capture[f"{name}/output"], outputs[name]) for name in outputs)
         assert {r.device for r in capture.records} == {"cpu"}
@@ -381,10 +296,9 @@ def test_a_model_whose_weights_come_and_go_gives_the_same_values(
 
 
 def test_gradients_of_offloaded_weights_are_told_as_absent(tmp_path: Path) -> None:
-    capture = hookscope.grads(dispatched(tmp_path), input=X, loss="sum")
+    capture = hookscope.grads(DISPATCHED["split"](tmp_path), input=X, loss="sum")
     plain = hookscope.grads(net(), input=X, loss="sum")
-    reasons_by_key = {f"{a.module}/{a.what}": a.reason for a in capture.absent}
-    assert "offloaded" in reasons_by_key["3.1/weight.grad"]
+    assert "offloaded" in reasons(capture)["3.1/weight.grad"]
     kept = [key for key in plain if not key.startswith("3.1/") or "output" in key]
     assert list(capture) == kept
     assert all(bit_identical(capture[key], plain[key]) for key in kept)
@@ -392,5 +306,5 @@ def test_gradients_of_offloaded_weights_are_told_as_absent(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("given", [{"device": "cpu"}, {"dtype": "float64"}])
 def test_a_dispatched_model_is_not_moved(tmp_path: Path, given: dict[str, str]) -> None:
-    with pytest.raises(RequestError, match="split across devices by accelerate"):
-        hookscope.capture(dispatched(tmp_path), input=X, **given)
+    with pytest.raises(RequestError, match="accelerate"):
+        hookscope.capture(DISPATCHED["split"](tmp_path), input=X, **given)

@@ -24,7 +24,7 @@ from hookscope.sources.model_loader import wrap
 from hookscope.specs.request import InputRequest
 from tests.refusals import refused
 
-PLAIN = wrap(nn.Conv2d(3, 4, 3))
+PLAIN, GREY = wrap(nn.Conv2d(3, 4, 3)), wrap(nn.Conv2d(1, 2, 3))
 
 
 def model_file(folder: Path, code: str) -> LoadedModel:
@@ -42,6 +42,12 @@ def photos(tmp_path: Path) -> list[str]:
     return files
 
 
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    Image.new("RGB", (10, 20)).save(tmp_path / "small.png")
+    return str(tmp_path / "small.png")
+
+
 def test_noise_follows_the_seed_and_leaves_the_global_state_alone() -> None:
     state = torch.get_rng_state()
     batch = build_batch(PLAIN, shape=(2, 3, 8, 8), seed=5)
@@ -50,14 +56,7 @@ def test_noise_follows_the_seed_and_leaves_the_global_state_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     expected = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(5))
     assert torch.equal(batch.value, expected)
-    assert batch.note == "input: standard normal noise of 2x3x8x8 from seed 5"
-
-
-def test_noise_without_a_known_shape_is_refused_with_the_ways_out() -> None:
-    with pytest.raises(InputError, match="Cannot tell what input") as caught:
-        build_batch(PLAIN)
-    assert "example_input()" in caught.value.hint
-    assert "--shape" in caught.value.hint
+    assert "2x3x8x8" in batch.note and "seed 5" in batch.note
 
 
 @pytest.mark.parametrize(
@@ -82,50 +81,33 @@ def test_noise_keeps_to_the_values_a_task_takes() -> None:
     assert -1 <= first.min() < -0.9
     assert 0.9 < first.max() <= 1
     assert not torch.equal(first, second)
-    (image,) = build_batch(load("ssd300_vgg16", meta=True)).value
+    detector = load("ssd300_vgg16", meta=True)
+    (image,) = build_batch(detector).value
     assert 0 <= image.min() < 0.1
     assert 0.9 < image.max() <= 1
-    two = build_batch(load("ssd300_vgg16", meta=True), shape=(2, 3, 32, 32)).value
-    assert [tuple(image.shape) for image in two] == [(3, 32, 32)] * 2
-    with pytest.raises(InputError, match="do not have 5 dimensions"):
-        build_batch(load("ssd300_vgg16", meta=True), shape=(1, 2, 3, 4, 5))
+    two = build_batch(detector, shape=(2, 3, 32, 32))
+    assert [tuple(image.shape) for image in two.value] == [(3, 32, 32)] * 2
+    assert "0 to 1" in two.note
+    with pytest.raises(InputError, match="5 dimensions"):
+        build_batch(detector, shape=(1, 2, 3, 4, 5))
 
 
 def test_several_images_make_a_batch(photos: list[str]) -> None:
     model = load("resnet18", meta=True)
     batch = build_batch(model, photos)
     assert batch.value.shape == (3, 3, 224, 224)
-    assert model.preprocess is not None
     assert torch.equal(batch.value[1], model.preprocess(Image.open(photos[1])))
     assert [source["spec"] for source in batch.sources] == photos
-    digest = hashlib.sha256(Path(photos[1]).read_bytes()).hexdigest()
     ends = {name: batch.sources[1].pop(name) for name in ("black", "white")}
     assert batch.sources[1] == {
         "spec": photos[1],
-        "sha256": digest,
+        "sha256": hashlib.sha256(Path(photos[1]).read_bytes()).hexdigest(),
         "shape": "3x224x224",
         "dtype": "float32",
     }
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     assert ends["black"] == pytest.approx(-mean / std, abs=1e-5)
     assert ends["white"] == pytest.approx((1 - mean) / std, abs=1e-5)
-
-
-def test_a_preprocessing_of_the_users_own_is_run_once_for_each_image(tmp_path: Path) -> None:
-    text = """
-import torch
-from torchvision.transforms.functional import to_tensor
-calls = []
-def preprocess(image):
-    calls.append(image.size)
-    return to_tensor(image) + len(calls)
-model = torch.nn.Conv2d(3, 1, 1)
-"""
-    (tmp_path / "own.py").write_text(text)
-    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    batch = build_batch(load(f"{tmp_path / 'own.py'}:model"), [str(tmp_path / "a.png")] * 2)
-    assert batch.value.amax((1, 2, 3)).tolist() == [1, 2]
-    assert "black" not in batch.sources[0]
 
 
 @pytest.mark.parametrize("wrap_word", [str, Path])
@@ -135,55 +117,43 @@ def test_one_image_may_be_a_word_or_a_path(photos: list[str], wrap_word: type) -
     assert found.shape == (1, 3, 60, 80)
 
 
-def test_detectors_get_a_list_of_images_of_any_size(photos: list[str], tmp_path: Path) -> None:
-    Image.new("RGB", (10, 20)).save(tmp_path / "small.png")
-    value = build_batch(
-        load("ssd300_vgg16", meta=True), [photos[0], str(tmp_path / "small.png")]
-    ).value
+def test_detectors_get_a_list_of_images_of_any_size(photos: list[str], small: str) -> None:
+    value = build_batch(load("ssd300_vgg16", meta=True), [photos[0], small]).value
     assert [tuple(image.shape) for image in value] == [(3, 60, 80), (3, 20, 10)]
 
 
-def test_flow_takes_images_in_pairs(photos: list[str]) -> None:
-    model = load("raft_small", meta=True)
-    first, second = build_batch(model, photos[:2]).value
-    assert model.preprocess is not None
-    for frame, photo in ((first, photos[0]), (second, photos[1])):
-        assert torch.equal(frame, model.preprocess(Image.open(photo))[None])
-    still = build_batch(model, photos[0]).value
-    assert torch.equal(*still)
-    with pytest.raises(InputError, match="in pairs, but 3 are given"):
-        build_batch(model, photos)
-
-
-def test_video_takes_the_frames_of_a_clip_in_order(photos: list[str]) -> None:
-    model = load("r3d_18", meta=True)
-    still = build_batch(model, photos[0]).value
+def test_flow_takes_images_in_pairs_and_video_the_frames_of_a_clip(photos, caplog) -> None:
+    flow, video = load("raft_small", meta=True), load("r3d_18", meta=True)
+    frames = build_batch(flow, photos[:2]).value
+    for frame, photo in zip(frames, photos[:2], strict=True):
+        assert torch.equal(frame, flow.preprocess(Image.open(photo))[None])
+    moving = build_batch(video, photos[:2] * 16).value
+    assert moving.shape == (2, 3, 16, 112, 112)
+    assert torch.equal(moving[1, :, 3], video.preprocess(Image.open(photos[1])))
+    for model in (flow, video):
+        with pytest.raises(InputError, match="3 "):
+            build_batch(model, photos)
+    assert not caplog.records
+    with caplog.at_level(logging.INFO, "hookscope"):  # one image is repeated, which is told
+        assert torch.equal(*build_batch(flow, photos[0]).value)
+        still = build_batch(video, photos[0]).value
     assert still.shape == (1, 3, 16, 112, 112)
     assert torch.equal(still[:, :, 0], still[:, :, 15])
-    moving = build_batch(model, photos[:2] * 16).value
-    assert moving.shape == (2, 3, 16, 112, 112)
-    assert model.preprocess is not None
-    assert torch.equal(moving[1, :, 3], model.preprocess(Image.open(photos[1])))
-    with pytest.raises(InputError, match="clips of 16 frames, but 3 images are given"):
-        build_batch(model, photos)
+    assert "both frames" in caplog.text and "16 frames" in caplog.text
 
 
-def test_images_that_do_not_stack_are_refused_unless_sized(
-    photos: list[str], tmp_path: Path
-) -> None:
-    Image.new("RGB", (10, 20)).save(tmp_path / "small.png")
-    files = [photos[0], str(tmp_path / "small.png")]
+def test_images_that_do_not_stack_are_refused_unless_sized(photos: list[str], small: str) -> None:
     with refused(InputError, "3x60x80, 3x20x10", hint="--size"):
-        build_batch(PLAIN, files)
-    assert build_batch(PLAIN, files, size=32).value.shape == (2, 3, 32, 32)
+        build_batch(PLAIN, [photos[0], small])
+    assert build_batch(PLAIN, [photos[0], small], size=32).value.shape == (2, 3, 32, 32)
 
 
 def test_the_choice_of_recipe_is_heeded_and_told(photos: list[str]) -> None:
     model = load("resnet50", meta=True)
     own = build_batch(model, photos[0])
-    assert "ResNet50_Weights.IMAGENET1K_V2: shorter side to 232" in own.note
+    assert "ResNet50_Weights.IMAGENET1K_V2" in own.note and "232" in own.note
     imagenet = build_batch(model, photos[0], preprocess="imagenet")
-    assert imagenet.note.startswith("input: imagenet: shorter side to 256")
+    assert "imagenet" in imagenet.note and "256" in imagenet.note
     assert not torch.equal(own.value, imagenet.value)
     plain = build_batch(model, photos[0], preprocess="none", size=(30, 40))
     assert plain.value.shape == (1, 3, 30, 40)
@@ -193,35 +163,42 @@ def test_the_choice_of_recipe_is_heeded_and_told(photos: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"),
+    ("choices", "subject"),
     [
-        ({"preprocess": "clip"}, "no preprocessing called 'clip'"),
-        ({"size": 0}, "image size 0 is not valid"),
-        ({"mean": (0.5, 0.5)}, "--mean has 2 values for images of 3 channels"),
-        ({"std": (1.0, 0.0, 1.0)}, "contains a 0"),
+        ({"preprocess": "clip"}, "'clip'"),
+        ({"size": 0}, "size 0"),
+        ({"mean": (0.5, 0.5)}, "--mean has 2"),
+        ({"std": (1.0, 0.0, 1.0)}, "0"),
         ({"shape": (1, 3, 8, 8), "size": 8}, "not both"),
+        ({"shape": (2, 3, 8, 8)}, "1x3x8x8"),
     ],
 )
-def test_a_wrong_choice_is_refused(photos: list[str], choices: dict, message: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_a_wrong_choice_is_refused(photos: list[str], choices: dict, subject: str) -> None:
+    with refused(InputError, message=subject):
         build_batch(PLAIN, photos[0], **choices)
-    assert message in caught.value.message
 
 
 def test_choices_for_images_are_refused_where_there_is_none() -> None:
-    with pytest.raises(InputError, match="--size and --mean are for images"):
-        InputRequest(shape=(1, 3, 8, 8), size=8, mean=(1.0,))
-    with pytest.raises(InputError, match="--mean is for images"):
-        InputRequest(shape=(1, 3, 8, 8), mean=(1.0,))
-    with pytest.raises(InputError, match="used unchanged"):
-        build_batch(PLAIN, torch.ones(1), preprocess="imagenet")
+    for choices, subject in (
+        ({"size": 8, "mean": (1.0,)}, "--size and --mean"),
+        ({"mean": (1.0,)}, "--mean"),
+    ):
+        with pytest.raises(InputError, match=subject):
+            InputRequest(shape=(1, 3, 8, 8), **choices)
+    net, x = wrap(nn.Linear(4, 2)), torch.ones(1, 4)
+    assert build_batch(net, x, preprocess="none").value is x
+    assert build_batch(net, "ones:1x4", preprocess="none").value.equal(x)
+    with pytest.raises(InputError, match="--preprocess"):
+        build_batch(net, x, preprocess="imagenet")
+    with refused(InputError, hint="--shape"):  # nothing is known of its input
+        build_batch(PLAIN)
 
 
 def test_a_model_of_one_channel_gets_a_grey_image(photos: list[str], tmp_path: Path) -> None:
-    grey = build_batch(wrap(nn.Sequential(nn.Conv2d(1, 2, 3))), photos[0]).value
-    assert grey.shape == (1, 1, 60, 80)
+    grey = build_batch(wrap(nn.Sequential(nn.Conv2d(1, 2, 3))), photos[0])
+    assert grey.value.shape == (1, 1, 60, 80) and "grey" in grey.note
     luminance = np.asarray(Image.open(photos[0]).convert("L")) / np.float32(255)
-    assert np.allclose(grey[0, 0], luminance)
+    assert np.allclose(grey.value[0, 0], luminance)
     by_example = model_file(
         tmp_path,
         "class Net(nn.Linear):\n    def __init__(self): super().__init__(8, 2)\n"
@@ -230,24 +207,26 @@ def test_a_model_of_one_channel_gets_a_grey_image(photos: list[str], tmp_path: P
     assert build_batch(by_example, photos[0]).value.shape == (1, 1, 8, 6)
     by_shape = build_batch(wrap(nn.Linear(8, 2)), photos[0], shape=(1, 1, 5, 8))
     assert by_shape.value.shape == (1, 1, 5, 8)
-
-
-def test_an_image_is_refused_by_a_model_of_many_channels(photos: list[str]) -> None:
-    with pytest.raises(InputError, match="takes 12 channels, but an image has 3"):
+    with refused(InputError, "imagenet", hint="--preprocess"):  # which is for colours
+        build_batch(GREY, photos[0], preprocess="imagenet")
+    with pytest.raises(InputError, match=r"--mean has 2 .* 1 channel"):
+        build_batch(GREY, photos[0], mean=(0.5, 0.5))
+    with pytest.raises(InputError, match="12 channels"):
         build_batch(wrap(nn.Conv2d(12, 2, 3)), photos[0])
 
 
 def test_a_file_may_offer_its_own_preprocessing(photos: list[str], tmp_path: Path) -> None:
     model = model_file(
         tmp_path,
-        "class Net(nn.Identity): pass\n"
-        "def preprocess(image): return torch.full((2, 3, 4), float(image.width))\n",
+        "class Net(nn.Identity): pass\ncalls = []\n"
+        "def preprocess(image):\n    calls.append(image.size)\n"
+        "    return torch.full((2, 3, 4), float(image.width + len(calls)))\n",
     )
-    batch = build_batch(model, photos[0])
-    assert batch.value.shape == (1, 2, 3, 4)
-    assert batch.value.unique().tolist() == [80]
-    assert batch.note.startswith("input: preprocess() of ")
-    with pytest.raises(InputError, match="cannot be changed"):
+    batch = build_batch(model, photos[:2])
+    assert batch.value.shape == (2, 2, 3, 4)
+    assert batch.value.amax((1, 2, 3)).tolist() == [81, 82]  # run once for each image
+    assert "preprocess()" in batch.note and "black" not in batch.sources[0]
+    with pytest.raises(InputError, match="changed"):
         build_batch(model, photos[0], size=8)
 
 
@@ -292,82 +271,35 @@ def test_the_hash_of_a_tensor_tells_its_values(dtype: torch.dtype) -> None:
     assert digest(ones) != digest(torch.zeros(3, 4, dtype=dtype))
 
 
-def test_an_image_comes_from_standard_input(
-    photos: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_comes_from_standard_input(photos: list[str], monkeypatch) -> None:
     data = Path(photos[0]).read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     batch = build_batch(PLAIN, "-")
     assert torch.equal(batch.value, build_batch(PLAIN, photos[0]).value)
     assert batch.sources[0]["spec"] == "-"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with refused(InputError, "Standard input is empty", hint="--input"):
+    with refused(InputError, "empty", hint="--input"):
         build_batch(PLAIN, "-")
 
 
-def test_an_image_too_small_for_the_model_is_mentioned(
-    photos: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_image_too_small_for_the_model_is_mentioned(photos: list[str], caplog) -> None:
     with caplog.at_level(logging.WARNING, "hookscope"):
         build_batch(load("alexnet", meta=True), photos[0], size=32)
-    assert "alexnet expects images of at least 63x63, but gets 3x32x32" in caplog.text
+    assert "63x63" in caplog.text and "3x32x32" in caplog.text
 
 
-def test_a_shape_that_the_images_do_not_make_is_refused(photos: list[str]) -> None:
-    with pytest.raises(InputError, match=r"1 image gives an input of 1x3x8x8, but .* 2x3x8x8"):
-        build_batch(PLAIN, photos[0], shape=(2, 3, 8, 8))
+def test_images_are_brought_to_the_shape_that_was_given(photos: list[str]) -> None:
     assert build_batch(PLAIN, photos[:2], shape=(2, 3, 8, 8)).value.shape == (2, 3, 8, 8)
     assert build_batch(PLAIN, photos[0], shape=(8, 8)).value.shape == (1, 3, 8, 8)
     video, detector = load("r3d_18", meta=True), load("ssdlite320_mobilenet_v3_large", meta=True)
-    with pytest.raises(InputError, match="1x3x16x32x32, but --shape is 1x3x8x32x32"):
+    with pytest.raises(InputError, match=r"1x3x16x32x32.* 1x3x8x32x32"):
         build_batch(video, photos[0], shape=(1, 3, 8, 32, 32))
-    with pytest.raises(InputError, match="2 images give an input of 2x3x64x64"):
+    with pytest.raises(InputError, match="2x3x64x64"):
         build_batch(detector, photos[:2], shape=(3, 3, 64, 64))
     assert len(build_batch(detector, photos[:2], shape=(3, 64, 64)).value) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("raft_small", "used for both frames"), ("r3d_18", "used for all 16 frames")],
-)
-def test_an_image_that_is_repeated_is_told(
-    photos: list[str], caplog: pytest.LogCaptureFixture, name: str, said: str
-) -> None:
-    with caplog.at_level(logging.INFO, "hookscope"):
-        build_batch(load(name, meta=True), photos[0])
-    assert said in caplog.text
-
-
-def test_a_photo_made_grey_is_told_and_takes_no_recipe_for_colours(photos: list[str]) -> None:
-    model = wrap(nn.Conv2d(1, 2, 3))
-    assert build_batch(model, photos[0]).note == (
-        "input: converted to grey, own size, scaled to 0-1 (the model declares neither a size nor"
-        " preprocessing)"
-    )
-    with refused(InputError, "imagenet is for colour images", hint="--preprocess"):
-        build_batch(model, photos[0], preprocess="imagenet")
-    with pytest.raises(InputError, match="--mean has 2 values for images of 1 channel\\."):
-        build_batch(model, photos[0], mean=(0.5, 0.5))
-
-
-def test_the_noise_of_a_detector_is_told(photos: list[str]) -> None:
-    note = build_batch(load("ssdlite320_mobilenet_v3_large", meta=True), shape=(3, 64, 64)).note
-    assert note == "input: noise, uniform from 0 to 1, of 3x64x64 from seed 0"
-
-
-def test_a_tensor_may_be_said_to_have_no_preprocessing() -> None:
-    net = wrap(torch.nn.Linear(4, 2))
-    x = torch.ones(1, 4)
-    assert build_batch(net, x, preprocess="none").value is x
-    assert build_batch(net, "ones:1x4", preprocess="none").value.equal(x)
-    with pytest.raises(InputError, match="--preprocess is for images"):
-        build_batch(net, x, preprocess="imagenet")
-
-
-SHAPES = [(999_999, 1, 9999, 9999), (10**9, 10**9, 10**9, 10**9), (10**20, 1, 8, 8)]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [(999_999, 1, 9999, 9999), (10**9,) * 4, (10**20, 1, 8, 8)])
 def test_noise_that_does_not_fit_into_memory_is_an_error_of_the_input(
     shape: tuple[int, ...],
 ) -> None:
@@ -378,5 +310,5 @@ def test_noise_that_does_not_fit_into_memory_is_an_error_of_the_input(
         lambda: hookscope.capture(model, input="random:" + "x".join(map(str, shape))),
     ]
     for call in calls:
-        with pytest.raises(InputError, match="does not fit into memory"):
+        with pytest.raises(InputError, match="memory"):
             call()

@@ -16,7 +16,6 @@ import safetensors.numpy
 import soundfile
 import torch
 from PIL import Image
-from torch import nn
 
 from hookscope.errors import InputError
 from hookscope.inputs import audio_input, video_input
@@ -32,16 +31,12 @@ from hookscope.sources.model_loader import wrap
 from hookscope.specs.input_spec import check_file_type, parse_inputs
 from tests.damage import damaged, endure, few_or_many
 from tests.memory import memory_below
-
-
-class Anything(nn.Module):
-    def forward(self, *args: object, **kwargs: object) -> None: ...
+from tests.zoo.specimen import Module
 
 
 def _model() -> LoadedModel:
-
     return replace(
-        wrap(Anything()),
+        wrap(Module(lambda self, *args, **kwargs: None)),
         layout=clip_layout(4),
         shape=(1, 3, 4, 8, 8),
         own_text=TextRecipe(lambda texts: torch.tensor([len(t) for t in texts]), "lengths"),
@@ -49,74 +44,65 @@ def _model() -> LoadedModel:
     )
 
 
-def _numpy() -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, np.arange(24.0).reshape(4, 6))
-    return buffer.getvalue()
+def written(write: Callable[[io.BytesIO], object]) -> Callable[[], bytes]:
+    """The bytes that a library writes."""
+
+    def make() -> bytes:
+        buffer = io.BytesIO()
+        write(buffer)
+        return buffer.getvalue()
+
+    return make
 
 
-def _archive() -> bytes:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, a=np.arange(24.0), b=np.ones(3))
-    return buffer.getvalue()
+def clip(file: io.BytesIO, codec: str, kind: str, pixels: str, frames: int = 8, width: int = 32):
+    """A video whose frames are of one red each."""
+    with av.open(file, "w", format=kind) as container:
+        stream = container.add_stream(codec, rate=8)
+        stream.width, stream.height, stream.pix_fmt = width, 32, pixels
+        for n in range(frames):
+            picture = Image.new("RGB", (width, 32), (n * 30 % 256, 0, 0))
+            container.mux(stream.encode(av.VideoFrame.from_image(picture)))
+        container.mux(stream.encode(None))
 
 
-def _torch() -> bytes:
-    buffer = io.BytesIO()
-    torch.save({"a": torch.arange(24.0), "b": [torch.ones(3)]}, buffer)
-    return buffer.getvalue()
+def avi(width: int, frames: int) -> bytes:
+    return written(lambda file: clip(file, "mpeg4", "avi", "yuv420p", frames, width))()
 
 
-def _old_torch() -> bytes:
-    buffer = io.BytesIO()
-    torch.save(torch.arange(24.0), buffer, _use_new_zipfile_serialization=False)
-    return buffer.getvalue()
+def numbers() -> np.ndarray:
+    return np.arange(24.0).reshape(4, 6)
 
 
-def _sound(kind: str) -> bytes:
-    buffer = io.BytesIO()
-    samples = np.sin(np.arange(2000) / 10).astype("f4")
-    soundfile.write(buffer, samples, 8000, format=kind)
-    return buffer.getvalue()
+def noise() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (12, 12, 3), dtype="u1"))
 
 
-def _video(codec: str, kind: str, pixels: str) -> bytes:
-    buffer = io.BytesIO()
-    with av.open(buffer, "w", format=kind) as file:
-        stream = file.add_stream(codec, rate=8)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, pixels
-        for n in range(8):
-            picture = Image.new("RGB", (32, 32), (n * 30, 0, 0))
-            file.mux(stream.encode(av.VideoFrame.from_image(picture)))
-        file.mux(stream.encode(None))
-    return buffer.getvalue()
+def sound() -> np.ndarray:
+    return np.sin(np.arange(2000) / 10).astype("f4")
 
 
-def _image(kind: str) -> bytes:
-    buffer = io.BytesIO()
-    noise = np.random.default_rng(0).integers(0, 255, (12, 12, 3), dtype="u1")
-    Image.fromarray(noise).save(buffer, kind)
-    return buffer.getvalue()
-
-
+TENSORS = {"a": torch.arange(24.0), "b": [torch.ones(3)]}
 FILES: dict[str, Callable[[], bytes]] = {
-    "a.npy": _numpy,
-    "a.npz": _archive,
-    "a.pt": _torch,
-    "old.pt": _old_torch,
+    "a.npy": written(lambda file: np.save(file, numbers())),
+    "a.npz": written(lambda file: np.savez_compressed(file, a=numbers(), b=np.ones(3))),
+    "a.pt": written(lambda file: torch.save(TENSORS, file)),
+    "old.pt": written(
+        lambda file: torch.save(TENSORS["a"], file, _use_new_zipfile_serialization=False)
+    ),
     "a.safetensors": lambda: safetensors.numpy.save({"a": np.ones(9), "b": np.ones(3)}),
     "a.csv": lambda: b"a,b,c\n" + b"1,2.5,-3e4\n" * 9,
     "a.json": lambda: json.dumps({"x": [{"tensor": [[1, 2], [3, 4]]}], "n": 1.5}).encode(),
     "a.txt": lambda: "Grüße an alle, 你好".encode(),
-    "a.wav": lambda: _sound("WAV"),
-    "a.flac": lambda: _sound("FLAC"),
-    "a.ogg": lambda: _sound("OGG"),
-    "a.mp4": lambda: _video("mpeg4", "mp4", "yuv420p"),
-    "a.mkv": lambda: _video("ffv1", "matroska", "bgr0"),
-    "a.png": lambda: _image("PNG"),
-    "a.jpg": lambda: _image("JPEG"),
-    "a.gif": lambda: _image("GIF"),
-    "a.tiff": lambda: _image("TIFF"),
+    "a.wav": written(lambda file: soundfile.write(file, sound(), 8000, format="WAV")),
+    "a.flac": written(lambda file: soundfile.write(file, sound(), 8000, format="FLAC")),
+    "a.ogg": written(lambda file: soundfile.write(file, sound(), 8000, format="OGG")),
+    "a.mp4": written(lambda file: clip(file, "mpeg4", "mp4", "yuv420p")),
+    "a.mkv": written(lambda file: clip(file, "ffv1", "matroska", "bgr0")),
+    "a.png": written(lambda file: noise().save(file, "PNG")),
+    "a.jpg": written(lambda file: noise().save(file, "JPEG")),
+    "a.gif": written(lambda file: noise().save(file, "GIF")),
+    "a.tiff": written(lambda file: noise().save(file, "TIFF")),
 }
 
 
@@ -157,20 +143,15 @@ def wav(channels: int, rate: int, length: int, samples: int = 64) -> bytes:
     return struct.pack("<4sI", b"RIFF", len(body) % 2**32) + body
 
 
-ABSURD = {
-    "no channels": wav(0, 8000, 128),
-    "65535 channels": wav(65535, 8000, 128),
-    "no rate": wav(1, 0, 128),
-    "rate of 4 GHz": wav(1, 2**32 - 1, 128),
-    "rate of 1 Hz": wav(1, 1, 128),
-}
+ABSURD = {"no channels": (0, 8000), "65535 channels": (65535, 8000), "no rate": (1, 0)}
+ABSURD |= {"rate of 4 GHz": (1, 2**32 - 1), "rate of 1 Hz": (1, 1)}
 
 
 @pytest.mark.parametrize("name", ABSURD)
 def test_sound_with_an_absurd_header_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.wav"
     with memory_below(50_000_000):
-        assert endure(path, [ABSURD[name]], lambda: read(path), InputError) == 1
+        assert endure(path, [wav(*ABSURD[name], 128)], lambda: read(path), InputError) == 1
 
 
 @pytest.mark.parametrize("length", [0, 2**31, 2**32 - 1])
@@ -181,7 +162,7 @@ def test_of_sound_as_much_is_read_as_there_is(tmp_path: Path, length: int) -> No
         try:
             read(path)
         except InputError as error:
-            assert length == 0 and "contains no samples" in error.message
+            assert length == 0 and "no samples" in error.message
 
 
 def test_many_channels_are_read_in_small_pieces(tmp_path: Path) -> None:
@@ -192,37 +173,22 @@ def test_many_channels_are_read_in_small_pieces(tmp_path: Path) -> None:
     assert np.allclose(wave.numpy(), values.astype("f8").mean(axis=1), atol=1e-6)
 
 
-def test_a_small_file_of_long_silence_is_refused(tmp_path: Path, monkeypatch) -> None:
+# At its own rate, and at the model's.
+LONG = {"flac": (3_000_000, 48000), "wav": (200_000, 1001)}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_sound_that_is_or_would_become_long_is_refused(tmp_path: Path, monkeypatch, kind) -> None:
     monkeypatch.setattr(audio_input, "_MAX_SAMPLES", 2_000_000)
-    buffer = io.BytesIO()
-    soundfile.write(buffer, np.zeros(3_000_000, "i2"), 48000, format="FLAC")
-    assert len(buffer.getvalue()) < 50_000
-    (tmp_path / "a.flac").write_bytes(buffer.getvalue())
-    with pytest.raises(InputError, match="has more than 2,000,000 samples"):
-        read(tmp_path / "a.flac")
-
-
-def test_sound_that_would_become_long_at_the_model_s_rate_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(audio_input, "_MAX_SAMPLES", 2_000_000)
-    soundfile.write(tmp_path / "a.wav", np.zeros(200_000, "i2"), 1001)
-    with pytest.raises(InputError, match="has more than 2,000,000 samples"):
-        read(tmp_path / "a.wav")
-
-
-def clip_of(width: int, height: int, frames: int) -> bytes:
-    buffer = io.BytesIO()
-    with av.open(buffer, "w", format="avi") as file:
-        stream = file.add_stream("mpeg4", rate=8)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        for n in range(frames):
-            picture = Image.new("RGB", (width, height), (n * 30 % 256, 0, 0))
-            file.mux(stream.encode(av.VideoFrame.from_image(picture)))
-        file.mux(stream.encode(None))
-    return buffer.getvalue()
+    (samples, rate), path = LONG[kind], tmp_path / f"a.{kind}"
+    soundfile.write(path, np.zeros(samples, "i2"), rate)
+    assert path.stat().st_size < 500_000
+    with pytest.raises(InputError, match="2,000,000 samples"):
+        read(path)
 
 
 def test_a_video_whose_header_claims_huge_frames_is_refused(tmp_path: Path) -> None:
-    data = bytearray(clip_of(64, 32, 4))
+    data = bytearray(avi(64, 4))
     at = data.index(b"strf") + 8  # the header of a bitmap: its size, width and height follow
     contents = []
     for width, height in ((16000, 16000), (2**31 - 1, 2**31 - 1), (-1, -1), (0, 0)):
@@ -235,14 +201,14 @@ def test_a_video_whose_header_claims_huge_frames_is_refused(tmp_path: Path) -> N
 
 def test_a_video_of_large_frames_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(video_input, "_MAX_PIXELS", 64 * 32 - 1)
-    (tmp_path / "a.avi").write_bytes(clip_of(64, 32, 4))
-    with pytest.raises(InputError, match="has frames of 64x32, more than 2,047 pixels"):
+    (tmp_path / "a.avi").write_bytes(avi(64, 4))
+    with pytest.raises(InputError, match=r"64x32.* 2,047 pixels"):
         read(tmp_path / "a.avi")
 
 
 @pytest.mark.parametrize("frames", [1, 3, 4, 9])
 def test_the_frames_taken_are_evenly_spread_and_may_repeat(tmp_path: Path, frames: int) -> None:
-    (tmp_path / "a.avi").write_bytes(clip_of(32, 32, frames))
+    (tmp_path / "a.avi").write_bytes(avi(32, frames))
     batch = build_batch(_model(), str(tmp_path / "a.avi"), size=8)
     reds = batch.value[0, 0].mean(dim=(1, 2)).tolist()
     wanted = [(2 * n + 1) * frames // 8 for n in range(4)]

@@ -68,15 +68,9 @@ def test_what_the_cache_holds_later_does_not_change_what_was_recorded(file: str)
 
 
 def test_an_edit_reaches_every_step(file: str) -> None:
-    clean = hookscope.capture(f"{file}:gpt2", input=PROMPT, generate=STEPS, layers="lm_head")
-    shot = hookscope.capture(
-        f"{file}:gpt2",
-        input=PROMPT,
-        generate=STEPS,
-        layers="lm_head",
-        edits="transformer.h.1=zero",
-        compare=True,
-    )
+    options = {"input": PROMPT, "generate": STEPS, "layers": "lm_head"}
+    shot = hookscope.capture(f"{file}:gpt2", edits="transformer.h.1=zero", compare=True, **options)
+    clean = hookscope.capture(f"{file}:gpt2", **options)
     assert len(shot.metadata["edits"][0]["changed"]) >= STEPS
     assert not torch.equal(shot["lm_head:2/output"], clean["lm_head:2/output"])
 
@@ -97,16 +91,16 @@ def test_a_generate_of_ones_own_is_run_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "message"),
+    ("model", "options", "subject"),
     [
-        ("resnet18", {"generate": 2}, "has no method generate"),
-        ("gpt2", {"generate": 0}, "0 is not in the range x>=1"),
-        ("gpt2", {"generate": 2, "method": "generate"}, "cannot be used together"),
+        ("resnet18", {"generate": 2}, "method generate"),
+        ("gpt2", {"generate": 0}, "generate.* 0"),
+        ("gpt2", {"generate": 2, "method": "generate"}, "generate and method"),
     ],
 )
 def test_what_cannot_generate_is_refused(
-    file: str, model: str, options: dict, message: str
+    file: str, model: str, options: dict, subject: str
 ) -> None:
     word = model if model == "resnet18" else f"{file}:{model}"
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError, match=subject):
         hookscope.capture(word, input=None if model == "resnet18" else PROMPT, **options)

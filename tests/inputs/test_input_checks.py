@@ -19,14 +19,8 @@ from tests.refusals import refused
 
 Arrays = dict[str, np.ndarray]
 RESNET = load("resnet18", meta=True)
-SOME = (
-    "resnet18",
-    "vit_b_16",
-    "r3d_18",
-    "raft_small",
-    "fcn_resnet50",
-    "ssdlite320_mobilenet_v3_large",
-)
+SOME = ["resnet18", "vit_b_16", "r3d_18", "raft_small", "fcn_resnet50"]
+SOME += ["ssdlite320_mobilenet_v3_large"]
 
 
 @pytest.fixture
@@ -44,19 +38,16 @@ NOISE = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("f4")
 @pytest.mark.parametrize(
     ("array", "hint"),
     [
-        (NOISE[0], "The batch dimension is missing: array[None]"),
-        (
-            NOISE[0].transpose(1, 2, 0),
-            "the channels come last: write array.transpose(2, 0, 1)[None].",
-        ),
-        (NOISE.transpose(0, 2, 3, 1), "The channels come last"),
+        (NOISE[0], "array[None]"),
+        (NOISE[0].transpose(1, 2, 0), "array.transpose(2, 0, 1)[None]"),
+        (NOISE.transpose(0, 2, 3, 1), "channels"),
         (NOISE[:, :1], "3 channels in dimension 1, got 1"),
         (NOISE[0, 0, 0], "4 dimensions, got 1"),
         (NOISE.astype("u1"), "astype('float32')"),
     ],
 )
 def test_a_shape_that_cannot_run_is_refused_with_the_repair(saved, array, hint: str) -> None:
-    with refused(InputError, "resnet18 takes", hint=hint):
+    with refused(InputError, "resnet18", hint=hint):
         build_batch(RESNET, saved(array))
 
 
@@ -65,7 +56,7 @@ def test_bytes_as_floats_are_warned_of(saved, caplog: pytest.LogCaptureFixture) 
         build_batch(RESNET, saved(np.abs(NOISE)))
         assert caplog.text == ""
         build_batch(RESNET, saved(np.clip(np.abs(NOISE) * 100, 0, 255)))
-    assert "Divide values of 0-255 by 255" in caplog.text
+    assert "by 255" in caplog.text
 
 
 def alarms(name: str, caplog: pytest.LogCaptureFixture) -> str:
@@ -75,6 +66,7 @@ def alarms(name: str, caplog: pytest.LogCaptureFixture) -> str:
     with caplog.at_level(logging.WARNING, "hookscope"):
         check_input(model, model.example(0))
         check_input(model, build_batch(model, "img.png").value)
+        build_batch(model, shape=model.shape)
     return caplog.text
 
 
@@ -104,9 +96,7 @@ def test_no_torchvision_model_raises_a_false_alarm(caplog) -> None:
 def test_a_shape_without_a_batch_is_answered_with_the_shape_that_was_meant(
     name: str, shape: tuple[int, ...], meant: str
 ) -> None:
-    with refused(
-        InputError, f"takes shapes such as 1x3x.*{shape[-1]}", hint=f"Did you mean --shape {meant}?"
-    ):
+    with refused(InputError, f"{name} .*{shape[-1]}", hint=f"--shape {meant}?"):
         build_batch(load(name, meta=True), shape=shape)
 
 
@@ -115,52 +105,42 @@ def test_the_tree_with_shapes_checks_the_shape_too() -> None:
         hookscope.tree("resnet18", shapes=True, shape=(3, 64, 64))
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_the_shape_of_a_model_is_accepted(name: str) -> None:
-    model = load(name, meta=True)
-    assert model.shape is not None
-    assert build_batch(model, shape=model.shape).sources[0]["shape"]
-
-
 def test_a_convolution_on_noise_without_a_batch_is_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.ReLU())
     with caplog.at_level(logging.WARNING, "hookscope"):
-        assert hookscope.capture(model, layers=["1"], shape=(3, 8, 8))["1/output"].shape == (
-            4,
-            6,
-            6,
-        )
-    assert "did you mean --shape 1x3x8x8?" in caplog.text
+        shot = hookscope.capture(model, layers=["1"], shape=(3, 8, 8))
+    assert shot["1/output"].shape == (4, 6, 6)
+    assert "--shape 1x3x8x8?" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING, "hookscope"):
         hookscope.capture(model, shape=(1, 3, 8, 8))
         hookscope.capture(nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 4, 3)), shape=(1, 8))
         hookscope.capture(nn.Sequential(nn.Linear(8, 3), nn.Conv1d(3, 3, 1)), shape=(3, 8))
+        hookscope.capture(nn.Linear(4, 2), input="random:3x4")
+        hookscope.capture(nn.Embedding(10, 4), input="ints:1x4:0-10")
+        hookscope.capture("sample_models/digits.py:trained", input="random:1x1x8x8")
     assert caplog.text == ""
+    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize(
     ("module", "word", "said"),
     [
-        (nn.Embedding(10, 4), "random:1x4", "An embedding takes integers"),
-        (
-            nn.Embedding(10, 4),
-            "ints:1x50:0-30",
-            "The embedding has 10 rows, but the input contains 2",
-        ),
+        (nn.Embedding(10, 4), "random:1x4", "integers"),
+        (nn.Embedding(10, 4), "ints:1x50:0-30", "10 rows"),
         (nn.Conv2d(3, 4, 3), "random:1x8x8x3", "array.transpose(0, 3, 1, 2)"),
         (nn.Conv1d(5, 4, 3), "random:1x9x5", "array.transpose(0, 2, 1)"),
         (nn.Conv2d(3, 4, 3), "random:1x1x8x8", "3 channels in dimension 1"),
-        (nn.Conv2d(3, 4, 3), "ints:1x3x8x8:0-255", "The layer takes floating-point numbers"),
+        (nn.Conv2d(3, 4, 3), "ints:1x3x8x8:0-255", "floating-point"),
         (
             nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
             "random:3x8x8",
             "4 dimensions, got 3",
         ),
-        (nn.Linear(4, 2), "random:4x3", "has them in another. Transpose it."),
-        (nn.Linear(4, 2), "random:3x5", "a column of labels"),
+        (nn.Linear(4, 2), "random:4x3", "Transpose"),
+        (nn.Linear(4, 2), "random:3x5", "column"),
         (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "random:1x3x4", "(in_features=4), got 12."),
     ],
 )
@@ -169,12 +149,3 @@ def test_a_run_that_fails_at_the_input_is_explained_by_the_layer(
 ) -> None:
     with refused(ForwardError, hint=said):
         hookscope.capture(module, input=word)
-
-
-def test_an_input_that_fits_stays_without_remark(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "hookscope"):
-        hookscope.capture(nn.Linear(4, 2), input="random:3x4")
-        hookscope.capture(nn.Embedding(10, 4), input="ints:1x4:0-10")
-        hookscope.capture("sample_models/digits.py:trained", input="random:1x1x8x8")
-    assert caplog.text == ""
-    assert torch.is_grad_enabled()

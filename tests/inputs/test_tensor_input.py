@@ -63,9 +63,9 @@ def test_one_array_of_an_archive_is_the_argument(tmp_path: Path) -> None:
     assert torch.equal(value_of(tmp_path / "one.npz"), torch.ones(3, dtype=torch.float64))
     np.savez_compressed(tmp_path / "two.npz", a=np.ones(3), b=np.zeros(2))
     assert value_of(f"{tmp_path}/two.npz:b").tolist() == [0, 0]
-    with refused(InputError, "no argument 'a'", hint="It takes input"):
+    with refused(InputError, "'a'", hint="input"):
         value_of(tmp_path / "two.npz")
-    with refused(InputError, "no 'c'", hint="It contains a, b."):
+    with refused(InputError, "'c'", hint="a, b"):
         value_of(f"{tmp_path}/two.npz:c")
 
 
@@ -120,12 +120,12 @@ def test_what_torch_saved_is_what_the_model_is_called_with(tmp_path: Path) -> No
 
 def test_weights_and_models_are_no_input(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "w.pt")
-    with pytest.raises(InputError, match="no argument 'weight'"):
+    with pytest.raises(InputError, match="'weight'"):
         value_of(tmp_path / "w.pt")
     torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
-    with pytest.raises(InputError, match="a pickled Python object"):
+    with pytest.raises(InputError, match="pickled"):
         value_of(tmp_path / "module.pt")
-    with pytest.raises(InputError, match="is a TorchScript archive, not tensors"):
+    with pytest.raises(InputError, match="TorchScript"):
         value_of("sample_models/digits_scripted.pt")
 
 
@@ -141,7 +141,7 @@ def test_an_activation_that_was_captured_is_an_input(tmp_path: Path) -> None:
     path = shot.save(tmp_path / "shot.safetensors") and tmp_path / "shot.safetensors"
     key = next(key for key in shot if key.startswith("conv1/"))
     assert torch.equal(value_of(f"{path}:{key}"), shot[key])
-    with pytest.raises(InputError, match="tensors; name one"):
+    with pytest.raises(InputError, match="name one"):
         value_of(path)
 
 
@@ -175,27 +175,28 @@ def test_separators_and_headers_are_told_apart(tmp_path: Path, text: str, rows: 
     assert value_of(tmp_path / "t.csv").tolist() == rows
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "hint"),
-    [
-        ("a,b\n1,2\n3,setosa\n", "line 3, column 'b': 'setosa' is not a number", "Select columns"),
-        ("1,2\n3,\n", "line 2, column 1: '' is not a number", ":0-3"),
-        ("1,2\n3,1_0\n", "'1_0'", ""),
-        ("1;2,5\n3;4,5\n", "'2,5' is not a number", "decimal point"),
-        ("1,2\n3,4,5\n", "line 2, has 3 cells, but line 1 has 2", "comma"),
-        ("5.1,setosa\n4.9,setosa\n", "line 1, column 1: 'setosa'", ":0-3"),
-        ("1,NA\n2,3\n", "line 1, column 1: 'NA'", ":0-3"),
-        ("a,b\n", "no rows of numbers", "a, b"),
-        ("\n\n", "contains no rows", ""),
-        ('1,"2\n', "is not a valid table", ""),
-        ("1,2\0\n", "", ""),
-    ],
-)
+# A table, the place of what is no number, and the repair.
+NO_NUMBERS = [
+    ("a,b\n1,2\n3,setosa\n", "line 3, column 'b'", "columns"),
+    ("1,2\n3,\n", "line 2, column 1", ":0-3"),
+    ("1,2\n3,1_0\n", "'1_0'", ""),
+    ("1;2,5\n3;4,5\n", "'2,5'", "decimal point"),
+    ("1,2\n3,4,5\n", "line 2", "comma"),
+    ("5.1,setosa\n4.9,setosa\n", "line 1, column 1: 'setosa'", ":0-3"),
+    ("1,NA\n2,3\n", "line 1, column 1: 'NA'", ":0-3"),
+    ("a,b\n", "no rows", "a, b"),
+    ("\n\n", "no rows", ""),
+    ('1,"2\n', "table", ""),
+    ("1,2\0\n", "", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "hint"), NO_NUMBERS)
 def test_a_table_that_holds_no_numbers_is_refused_with_the_place(
-    tmp_path: Path, text: str, message: str, hint: str
+    tmp_path: Path, text: str, place: str, hint: str
 ) -> None:
     (tmp_path / "t.csv").write_text(text)
-    with refused(InputError, message=message, hint=hint):
+    with refused(InputError, message=place, hint=hint):
         value_of(tmp_path / "t.csv")
 
 
@@ -213,7 +214,7 @@ def test_made_tensors_follow_shape_and_seed() -> None:
 
 
 def test_what_does_not_fit_into_memory_is_refused() -> None:
-    with pytest.raises(InputError, match="does not fit into memory"):
+    with pytest.raises(InputError, match="memory"):
         value_of("zeros:99999999x99999999")
 
 
@@ -223,23 +224,23 @@ def test_several_files_of_one_place_make_one_batch(tmp_path: Path) -> None:
     batch = build_batch(ANY, [str(tmp_path / "a.npy"), str(tmp_path / "b.pt")])
     assert batch.value.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]]
     assert [entry["shape"] for entry in batch.sources] == ["2x3", "1x3"]
-    with pytest.raises(InputError, match="do not fit together"):
+    with pytest.raises(InputError, match="2x4"):
         build_batch(ANY, [str(tmp_path / "a.npy"), "random:2x4"])
-    with pytest.raises(InputError, match="differ in kind: image and numpy"):
+    with pytest.raises(InputError, match="image and numpy"):
         build_batch(ANY, ["img.png", str(tmp_path / "a.npy")])
 
 
 def test_choices_for_images_are_refused_with_tensors(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones(3))
-    with pytest.raises(InputError, match="--size is for images"):
+    with pytest.raises(InputError, match="--size"):
         build_batch(ANY, str(tmp_path / "a.npy"), size=8)
-    with pytest.raises(InputError, match="has a shape already"):
+    with pytest.raises(InputError, match="shape"):
         build_batch(ANY, str(tmp_path / "a.npy"), shape=(3,))
 
 
 def test_a_file_of_another_kind_than_its_name_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(Path("img.png").read_bytes())
-    with pytest.raises(HookscopeError, match="looks like an image"):
+    with pytest.raises(HookscopeError, match="an image"):
         value_of(tmp_path / "a.npy")
     buffer = io.BytesIO()
     np.save(buffer, np.ones(2))

@@ -92,30 +92,50 @@ def test_csv_values_are_texts_as_csv_reads_them(tmp_path: Path, delimiter: str) 
         assert {"text": found.text, **found.columns} == expected[index]
 
 
-def test_empty_lines_and_old_line_ends_of_a_csv_file(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"text,label\r\rone,1\r\r\rtwo,2\r")
-    table = opened(tmp_path / "a.csv")
-    assert [table.read(i).text for i in range(len(table))] == ["one", "two"]
-    assert all_columns(table) == [{"label": "1"}, {"label": "2"}]
+# A file, its columns, and those of each row.
+COLUMNS = {
+    "empty lines, old line ends": (
+        "a.csv",
+        "text,label\r\rone,1\r\r\rtwo,2\r",
+        ["label"],
+        [{"label": "1"}, {"label": "2"}],
+    ),
+    "the index that pandas writes": (
+        "a.csv",
+        ",text,label\n0,a,x\n1,b,y\n",
+        ["label"],
+        [{"label": "x"}, {"label": "y"}],
+    ),
+    "missing fields, nulls, only a text": (
+        "a.jsonl",
+        '{"text": "a", "label": 1}\n{"text": "b"}\n'
+        '{"late": "x", "text": "c", "label": null}\n"d"\n',
+        ["label", "late"],
+        [{"label": 1}, {}, {"late": "x"}, {}],
+    ),
+    "nested in one line": (
+        "a.jsonl",
+        '{"text": "a", "tags": "x"}\n{"text": "b", "tags": ["x"]}\n',
+        [],
+        [{}, {}],
+    ),
+}
 
 
-def test_missing_fields_and_nulls_are_missing_columns(tmp_path: Path) -> None:
-    rows = [{"text": "a", "label": 1}, {"text": "b"}, {"late": "x", "text": "c", "label": None}]
-    table = opened(write_lines(tmp_path / "a.jsonl", [*rows, "only a text"]))
-    assert list(table.columns) == ["label", "late"]
-    assert all_columns(table)[:3] == [{"label": 1}, {}, {"late": "x"}]
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_odd_files(tmp_path: Path, name: str) -> None:
+    file, text, columns, rows = COLUMNS[name]
+    (tmp_path / file).write_bytes(text.encode())
+    table = opened(tmp_path / file)
+    assert list(table.columns) == columns
+    assert all_columns(table) == rows
 
 
 def test_a_field_that_no_line_has_gets_a_near_name(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"body": "a"}, {"body": "b", "id": 3}])
-    with pytest.raises(InputError, match=r"No line of .* has a field 'boddy'\.") as raised:
+    with pytest.raises(InputError, match="'boddy'") as raised:
         open_texts(TextSource(str(path), "jsonl", "boddy"))
     assert "body" in str(raised.value.hint) and "id" in str(raised.value.hint)
-
-
-def test_strings_in_json_lines_have_no_columns(tmp_path: Path) -> None:
-    table = opened(write_lines(tmp_path / "a.jsonl", ["a", "b"]))
-    assert list(table.columns) == [] and all_columns(table) == [{}, {}]
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
@@ -126,13 +146,8 @@ def test_nested_and_reserved_columns_are_left_out_with_one_note(
     table = opened(WRITERS[suffix](tmp_path / f"a{suffix}", [row, row]))
     assert list(table.columns) == ["label"] and all_columns(table) == [{"label": "x"}] * 2
     note = table.left_out
-    assert "that are not stored: " in note and "tags" in note and "meta" in note
-    assert "sha256" in note and "tokens" in note and "label" not in note
-
-
-def test_a_field_that_is_nested_in_one_line_is_no_column(tmp_path: Path) -> None:
-    rows = [{"text": "a", "tags": "x"}, {"text": "b", "tags": ["x", "y"]}]
-    assert list(opened(write_lines(tmp_path / "a.jsonl", rows)).columns) == []
+    assert all(name in note for name in ("tags", "meta", "sha256", "tokens"))
+    assert "label" not in note
 
 
 def test_numbers_that_are_not_finite_are_missing(tmp_path: Path) -> None:
@@ -170,7 +185,7 @@ def test_a_column_that_is_twice_in_a_table_is_an_error(tmp_path: Path, suffix: s
     else:
         arrays = [pyarrow.array(["a"]), pyarrow.array([1]), pyarrow.array([2])]
         parquet.write_table(pyarrow.Table.from_arrays(arrays, ["text", "n", "n"]), path)
-    with pytest.raises(InputError, match=r"has two columns named 'n'\.\nRename"):
+    with pytest.raises(InputError, match="'n'"):
         opened(path)
 
 
@@ -179,20 +194,15 @@ def test_a_field_that_is_twice_in_a_line_is_an_error_of_the_line(tmp_path: Path)
     (tmp_path / "a.jsonl").write_text(nested + '{"text": "a", "n": 1, "n": 2}\n')
     table = opened(tmp_path / "a.jsonl")
     assert table.read(0).text == "b"
-    with pytest.raises(InputError, match=r"Line 2 of .* has the field 'n' twice\."):
+    with pytest.raises(InputError, match=r"Line 2 .* 'n'"):
         table.read(1)
-
-
-def test_the_index_that_pandas_writes_has_no_name_and_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(",text,label\n0,a,x\n1,b,y\n")
-    assert all_columns(opened(tmp_path / "a.csv")) == [{"label": "x"}, {"label": "y"}]
 
 
 def test_columns_of_a_line_without_a_text_are_kept(tmp_path: Path) -> None:
     rows = [{"text": "", "label": 1}, {"text": None, "label": 2}]
     table = opened(write_lines(tmp_path / "a.jsonl", rows))
     assert all_columns(table) == [{"label": 1}, {"label": 2}]
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match="empty"):
         _ = table.read(0).text
 
 

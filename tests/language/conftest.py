@@ -6,6 +6,8 @@ import pytest
 
 from tests import tiny_language
 
+PROMPT, SHORT = "text:The capital of France is", "text:Paris"
+
 
 @pytest.fixture(scope="session")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:

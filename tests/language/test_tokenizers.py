@@ -12,7 +12,7 @@ import hookscope
 from hookscope.errors import InputError
 from hookscope.specs.input_spec import parse_inputs
 from tests import tiny_language
-from tests.conftest import Run
+from tests.language.conftest import PROMPT
 
 CODE = """
 import torch
@@ -31,7 +31,6 @@ TEMPLATE = (
     "{% for message in messages %}<eos>{{ message.role }} {{ message.content }}{% endfor %}"
     "{% if add_generation_prompt %} answer{% endif %}"
 )
-PROMPT = "text:The capital of France is"
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_a_tokenizer_serves_a_model_without_one(net: str, tokenizer_file: Path, 
     path = tokenizer_file if kind == "file" else tokenizer_file.parent
     shot = hookscope.capture(net, input=PROMPT, tokenizer=path)
     [tokens] = shot.metadata["tokens"]
-    ids = tiny_language.byte_level()("The capital of France is")["input_ids"]
+    ids = tiny_language.byte_level()(PROMPT[5:])["input_ids"]
     assert tokens["ids"] == [ids]
     assert tokens["texts"] == [["The", " capital", " of", " France", " is"]]
     [row] = shot.metadata["next_tokens"]  # scores of 400 classes, more than the vocabulary has
@@ -87,39 +86,30 @@ def test_another_tokenizer_replaces_that_of_the_folder(gpt2: str, tmp_path: Path
     assert shot.metadata["tokens"][0]["texts"][0][0] == "[CLS]"
 
 
-def test_a_chat_template_is_applied_once(tmp_path: Path, run: Run) -> None:
+def test_a_chat_template_is_applied_once(tmp_path: Path) -> None:
     spec = tiny_language.gpt2(tmp_path / "chat", chat_template=TEMPLATE)
     shot = hookscope.capture(spec, input="text:Paris", chat=True, layers="lm_head")
     [texts] = shot.metadata["tokens"][0]["texts"]
     assert "".join(texts) == "<eos>user Paris answer"
-    done = run(
-        "capture", spec, "--input", "text:Paris", "--chat", "--layer", "lm_head", "--no-output"
-    )
-    assert done.stdout.startswith("Tokens: <eos>|")
     assert shot.metadata["options"]["chat"] is True
 
 
-def test_without_a_template_a_chat_is_an_error(gpt2: str, run: Run) -> None:
-    with pytest.raises(InputError, match="The tokenizer has no chat template"):
-        hookscope.capture(gpt2, input="text:Paris", chat=True)
-    for given in (None, "ints:1x3:0-9", torch.zeros(1, 3).long()):
-        with pytest.raises(InputError, match="chat is for texts, and no text is given"):
-            hookscope.capture(gpt2, input=given, chat=True)
-    done = run("capture", gpt2, "--input", "text:Paris", "--chat")
-    assert (done.rc, done.stderr.count("no chat template")) == (2, 1)
+@pytest.mark.parametrize("given", ["text:Paris", None, "ints:1x3:0-9", torch.zeros(1, 3).long()])
+def test_without_a_template_or_a_text_a_chat_is_an_error(gpt2: str, given) -> None:
+    named = "template" if isinstance(given, str) and given.startswith("text") else "chat"
+    with pytest.raises(InputError, match=named):
+        hookscope.capture(gpt2, input=given, chat=True)
 
 
 def test_lines_of_a_file_are_a_padded_batch(gpt2: str, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
-    file.write_text("The capital of France is\n\nParis\n", encoding="utf-8")
+    file.write_text(f"{PROMPT[5:]}\n\nParis\n", encoding="utf-8")
     shot = hookscope.capture(gpt2, input=f"lines:{file}", layers="lm_head")
     both = hookscope.capture(gpt2, input=[PROMPT, "text:Paris"], layers="lm_head")
     assert shot.metadata["tokens"] == both.metadata["tokens"]
     assert torch.equal(shot["lm_head/output"], both["lm_head/output"])
     entries = shot.metadata["inputs"]
-    assert [entry["spec"] for entry in entries if "part" not in entry or entry["part"]][-1] == (
-        f"lines:{file}:3"
-    )
+    assert entries[-1]["spec"] == f"lines:{file}:3"
     assert entries[-1]["sha256"] == hashlib.sha256(b"Paris").hexdigest()
 
 
@@ -131,39 +121,30 @@ def test_one_line_can_be_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "spec", "message"),
+    ("content", "spec", "named"),
     [
-        (b"\n \n", "lines:{}", "has no text"),
-        (b"one", "lines:{}:2", "has no text in line 2"),
-        (b"\xff\xfe", "lines:{}", "is not UTF-8 text: byte 0"),
-        (None, "lines:{}", "cannot be read: No such file"),
+        (b"\n \n", "lines:{}", "prompts.txt"),
+        (b"one", "lines:{}:2", "line 2"),
+        (b"\xff\xfe", "lines:{}", "byte 0"),
+        (None, "lines:{}", "prompts.txt"),
     ],
 )
 def test_lines_that_cannot_be_read_are_an_error(
-    content: bytes | None, spec: str, message: str, tmp_path: Path
+    content: bytes | None, spec: str, named: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "prompts.txt"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=named):
         parse_inputs([spec.format(file)])
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty folder", "no tokenizer"])
-def test_what_is_no_tokenizer_is_an_error(net: str, kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    if kind == "empty folder":
-        path.mkdir()
-    elif kind == "no tokenizer":
-        path.write_text("{}")
-    message = {"missing": "There is no tokenizer", "empty folder": "contains no tokenizer"}
-    with pytest.raises(InputError, match=message.get(kind, "is not a tokenizer")):
-        hookscope.capture(net, input=PROMPT, tokenizer=path)
-
-
-def test_several_texts_need_a_padding_token(net: str, tmp_path: Path) -> None:
+def test_what_is_no_tokenizer_or_has_no_padding_token_is_an_error(net: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("{}")
     tokenizer = tiny_language.byte_level()
     tokenizer.backend_tokenizer.no_padding()
-    tokenizer.backend_tokenizer.save(str(tmp_path / "t.json"))
-    with pytest.raises(InputError, match="has no padding token, which several texts need"):
-        hookscope.capture(net, input=[PROMPT, "text:Paris"], tokenizer=tmp_path / "t.json")
+    tokenizer.backend_tokenizer.save(str(tmp_path / "padding token"))
+    for name in ("missing", "empty", "text", "padding token"):
+        with pytest.raises(InputError, match=name):
+            hookscope.capture(net, input=[PROMPT, "text:Paris"], tokenizer=tmp_path / name)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 SMALL = {
@@ -34,6 +35,13 @@ def gemma() -> Any:
     return Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=2.0))
 
 
+def t5() -> Any:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2}
+    return T5ForConditionalGeneration(T5Config(**sizes, num_heads=2, decoder_start_token_id=0))
+
+
 def built(make: Callable[[], Any]) -> Any:
     """A model with larger weights than the initial ones, whose predictions are all alike."""
     torch.manual_seed(0)
@@ -43,3 +51,13 @@ def built(make: Callable[[], Any]) -> Any:
             if parameter.ndim > 1:
                 parameter.mul_(8)
     return model
+
+
+def beside_padding(whole: torch.Tensor, short: torch.Tensor, side: str) -> dict[str, torch.Tensor]:
+    """A batch of a text and of a shorter one, with padding on a side; each is (1, length)."""
+    missing = whole.shape[1] - short.shape[1]
+    ends = (missing, 0) if side == "left" else (0, missing)
+    ids = torch.cat([whole, pad(short, ends)])
+    mask = torch.cat([torch.ones_like(whole), pad(torch.ones_like(short), ends)])
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}

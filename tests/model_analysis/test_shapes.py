@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import ForwardError
 from hookscope.results.module_tree import LayerRun
-from tests.hooks.test_values import Module
 from tests.views.text.test_tree import plain
+from tests.zoo import Module
 
 EMBEDDED, HIDDEN, HEADS = 16, 32, 4
 MASK = torch.tensor([[False] * 4, [False, False, True, True]])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +17,16 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.errors import RequestError
+from hookscope.errors import HookscopeError, RequestError
 from hookscope.hooks import tracer
 from hookscope.model_analysis import traced_runs
 from hookscope.results.layer_times import LayerTime
 from hookscope.results.trace import Trace
 from hookscope.results.trace_events import BACKWARD, FORWARD
+from hookscope.views.display import write_analysis
 from tests.conftest import REPO
 from tests.hooks.test_values import hooks_left
+from tests.zoo import Module
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 TICK = 0.002  # seconds that pass with each look at the clock: what hooks cost
@@ -76,24 +76,41 @@ class Sleeper(nn.Module):
         return SleepOp.apply(self.sleep, self.seconds, self.inner(x) * self.weight)
 
 
-class Nested(nn.Module):
-    """``outer`` calls two others, one of them twice, after a layer that takes no time."""
+def listed(sleep: Any, start: Callable[[], None] = lambda: None) -> Module:
+    """Calls the layers in a list and in a Sequential one by one, and sleeps by itself."""
 
-    def __init__(self, sleep: Any, start: Callable[[], None] = lambda: None) -> None:
-        super().__init__()
-        twice = Sleeper(sleep, (0.125, 0.25))
-        self.first = nn.Linear(2, 2)
-        self.outer = Sleeper(sleep, (0.5, 1.0), twice, Sleeper(sleep, (1.0, 0.5)), twice)
-        self.start = start
+    def forward(self: Module, x: Tensor) -> Tensor:
+        start()
+        x = self.blocks[0](self.blocks[0](self.stem(x)))
+        x = self.blocks[2](self.blocks[1]["a"](x))
+        for layer in self.tail:
+            x = layer(x)
+        return SleepOp.apply(sleep, (16.0, 12.0), x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.start()
-        return self.outer(self.first(x))
+    block = Sleeper(sleep, (0.5, 0.75), Sleeper(sleep, (1.0, 1.5)))
+    pair = nn.ModuleDict({"a": Sleeper(sleep, (2.0, 1.0)), "unused": nn.Identity()})
+    return Module(
+        forward,
+        stem=Sleeper(sleep, (0.25, 0.5)),
+        blocks=nn.ModuleList([block, pair, Sleeper(sleep, (4.0, 3.0))]),
+        tail=nn.Sequential(Sleeper(sleep, (8.0, 6.0)), nn.Identity()),
+    )
 
 
-# Seconds, forward and backward.
-OWN = {"outer": (0.5, 1.0), "outer.inner.0": (0.25, 0.5), "outer.inner.1": (1.0, 0.5)}
-TIME = OWN | {"outer": (1.75, 2.0), "outer.inner": (1.25, 1.0), ".": (1.75, 2.0)}
+# Seconds by itself and with all inside, forward and backward. None: it is never called.
+SLEPT: dict[str, tuple[tuple[float, float] | None, tuple[float, float]]] = {
+    ".": ((16.0, 12.0), (33.25, 27.0)),
+    "stem": ((0.25, 0.5), (0.25, 0.5)),
+    "blocks": (None, (9.0, 8.5)),
+    "blocks.0": ((1.0, 1.5), (3.0, 4.5)),
+    "blocks.0.inner": ((0.0, 0.0), (2.0, 3.0)),
+    "blocks.0.inner.0": ((2.0, 3.0), (2.0, 3.0)),
+    "blocks.1": (None, (2.0, 1.0)),
+    "blocks.1.a": ((2.0, 1.0), (2.0, 1.0)),
+    "blocks.2": ((4.0, 3.0), (4.0, 3.0)),
+    "tail": (None, (8.0, 6.0)),
+    "tail.0": ((8.0, 6.0), (8.0, 6.0)),
+}
 
 
 @pytest.fixture
@@ -116,7 +133,7 @@ def timed(clock: Clock, factors: tuple[float, ...] = FACTORS, warmup: int = 2) -
         clock.factor = next(factor)
 
     return hookscope.trace(
-        Nested(clock.sleep, start),
+        listed(clock.sleep, start),
         input=X,
         loss="sum",
         repeat=len(factors) - warmup,
@@ -129,18 +146,18 @@ def test_times_are_those_that_the_layers_slept(clock: Clock) -> None:
     found = rows(trace)
     factors = np.array(FACTORS[2:])
     spread = np.subtract(*np.percentile(factors, [75, 25]))
-    whole = np.median(factors) * 1000 * sum(TIME["."])
-    for name, seconds in TIME.items():
+    whole = np.median(factors) * 1000 * sum(SLEPT["."][1])
+    for name, (by_itself, seconds) in SLEPT.items():
         for way, slept in zip((FORWARD, BACKWARD), seconds, strict=True):
             layer = found[name, way]
             assert layer.time.median == pytest.approx(np.median(factors) * slept * 1000)
             assert layer.time.spread == pytest.approx(spread * slept * 1000)
             assert layer.share == pytest.approx(layer.time.median / whole)
-            own = OWN.get(name, (0.0, 0.0))[way == BACKWARD]
+            own = (by_itself or (0.0, 0.0))[way == BACKWARD]
             assert layer.own.median == pytest.approx(np.median(factors) * own * 1000)
             assert layer.own_share == pytest.approx(layer.own.median / whole)
-    assert found["outer.inner.0", FORWARD].calls == 2
-    assert trace.total(FORWARD) == pytest.approx(np.median(factors) * TIME["."][0] * 1000)
+    assert found["blocks.0", FORWARD].calls == 2
+    assert trace.total(FORWARD) == pytest.approx(np.median(factors) * SLEPT["."][1][0] * 1000)
     assert trace.times is not None
     assert (trace.times.repeat, trace.times.warmup) == (5, 2)
     assert trace.metadata["options"] == {"loss": "sum", "repeat": 5, "warmup": 2}
@@ -155,67 +172,31 @@ def test_what_hooks_cost_is_subtracted(clock: Clock) -> None:
         assert cost.inner == pytest.approx(TICK * 1000, rel=0.05)
         assert cost.outer == pytest.approx(TICK * 1000, rel=0.05)
     for (name, way), layer in rows(trace).items():
-        slept = TIME.get(name, (0.0, 0.0))[way == BACKWARD] * 1000
+        slept = SLEPT.get(name, (None, (0.0, 0.0)))[1][way == BACKWARD] * 1000
         # No gradient leaves the model, so no hook says that its backward pass and that of the
         # first layer end.
-        most = 1.5 if name in (".", "first") else 0.5
+        most = 1.5 if name in (".", "stem") else 0.5
         assert layer.time.median == pytest.approx(slept, abs=TICK * 1000 * most)
 
 
 def test_real_sleep_is_seen_in_the_layer_that_sleeps() -> None:
-    net = Nested(lambda seconds: time.sleep(seconds / 50))
+    net = listed(lambda seconds: time.sleep(seconds / 500))
     found = rows(hookscope.trace(net, input=X, loss="sum", repeat=2, warmup=0))
-    for name, seconds in OWN.items():
-        for way, slept in zip((FORWARD, BACKWARD), seconds, strict=True):
-            assert found[name, way].own.median >= slept * 1000 / 50 - 1
+    for name in ("tail.0", "blocks.2", "."):
+        for way, slept in zip((FORWARD, BACKWARD), SLEPT[name][0] or (), strict=True):
+            assert found[name, way].own.median >= slept * 1000 / 500 - 1
     assert hooks_left(net) == 0
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
 def test_the_model_is_listed_with_any_selection(clock: Clock) -> None:
-    net = Nested(clock.sleep)
-    trace = hookscope.trace(net, input=X, loss="sum", layers=["outer.inner.1"], repeat=1)
+    net = listed(clock.sleep)
+    trace = hookscope.trace(net, input=X, loss="sum", layers=["blocks.2"], repeat=1)
     model, layer = [one for one in rows(trace).values() if one.direction == FORWARD]
-    assert (model.module, layer.module) == (".", "outer.inner.1")
-    assert layer.share == pytest.approx(1.0 / 3.75)
-    assert model.own.median == pytest.approx(0)  # ``outer`` slept, which is not listed
+    assert (model.module, layer.module) == (".", "blocks.2")
+    assert layer.share == pytest.approx(4.0 / 60.25)
+    assert model.own.median == pytest.approx(16000)  # without layers that are not listed
     assert layer.time.spread is None
-
-
-class Listed(nn.Module):
-    """Calls the layers in a list and in a Sequential one by one, and sleeps by itself."""
-
-    def __init__(self, sleep: Any) -> None:
-        super().__init__()
-        self.stem = Sleeper(sleep, (0.25, 0.5))
-        block = Sleeper(sleep, (0.5, 0.75), Sleeper(sleep, (1.0, 1.5)))
-        pair = nn.ModuleDict({"a": Sleeper(sleep, (2.0, 1.0)), "unused": nn.Identity()})
-        self.blocks = nn.ModuleList([block, pair, Sleeper(sleep, (4.0, 3.0))])
-        self.tail = nn.Sequential(Sleeper(sleep, (8.0, 6.0)), nn.Identity())
-        self.sleep = sleep
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks[0](self.blocks[0](self.stem(x)))
-        x = self.blocks[2](self.blocks[1]["a"](x))
-        for layer in self.tail:
-            x = layer(x)
-        return SleepOp.apply(self.sleep, (16.0, 12.0), x)
-
-
-# Seconds by itself and with all inside, forward and backward. None: it is never called.
-SLEPT: dict[str, tuple[tuple[float, float] | None, tuple[float, float]]] = {
-    ".": ((16.0, 12.0), (33.25, 27.0)),
-    "stem": ((0.25, 0.5), (0.25, 0.5)),
-    "blocks": (None, (9.0, 8.5)),
-    "blocks.0": ((1.0, 1.5), (3.0, 4.5)),
-    "blocks.0.inner": ((0.0, 0.0), (2.0, 3.0)),
-    "blocks.0.inner.0": ((2.0, 3.0), (2.0, 3.0)),
-    "blocks.1": (None, (2.0, 1.0)),
-    "blocks.1.a": ((2.0, 1.0), (2.0, 1.0)),
-    "blocks.2": ((4.0, 3.0), (4.0, 3.0)),
-    "tail": (None, (8.0, 6.0)),
-    "tail.0": ((8.0, 6.0), (8.0, 6.0)),
-}
 
 
 @pytest.mark.parametrize("warmup", [0, 1])
@@ -226,7 +207,7 @@ SLEPT: dict[str, tuple[tuple[float, float] | None, tuple[float, float]]] = {
 def test_own_time_is_without_all_layers_inside_whichever_are_listed(
     clock: Clock, chosen: dict[str, Any], warmup: int
 ) -> None:
-    net = Listed(clock.sleep)
+    net = listed(clock.sleep)
     trace = hookscope.trace(net, input=X, loss="sum", repeat=2, warmup=warmup, **chosen)
     found = rows(trace)
     asked = {".", *chosen.get("layers", SLEPT)}
@@ -250,7 +231,7 @@ def test_own_time_is_without_all_layers_inside_whichever_are_listed(
 def test_a_single_run_lists_the_layers_in_a_container_that_is_not_called(
     clock: Clock, depth: int | None
 ) -> None:
-    trace = hookscope.trace(Listed(clock.sleep), input=X, loss="sum", depth=depth)
+    trace = hookscope.trace(listed(clock.sleep), input=X, loss="sum", depth=depth)
     names = [event.module for event in trace.events if event.direction == FORWARD]
     top = [".", "stem", "blocks.0", "blocks.0", "blocks.1.a", "blocks.2", "tail.0", "tail.1"]
     assert [name for name in names if "inner" not in name] == top
@@ -264,7 +245,7 @@ def test_a_single_run_lists_the_layers_in_a_container_that_is_not_called(
 
 
 def test_forward_only_has_no_backward_pass(clock: Clock) -> None:
-    trace = hookscope.trace(Nested(clock.sleep), input=X, forward_only=True, repeat=2)
+    trace = hookscope.trace(listed(clock.sleep), input=X, forward_only=True, repeat=2)
     assert {layer.direction for layer in rows(trace).values()} == {FORWARD}
     assert trace.times is not None and set(trace.times.hooks) == {FORWARD}
     assert rows(trace)[".", FORWARD].share == pytest.approx(1)
@@ -279,34 +260,23 @@ def test_progress_counts_the_warm_up_too() -> None:
 
 def test_the_input_of_the_model_gets_no_gradient() -> None:
     seen: list[bool] = []
-
-    class First(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append(x.requires_grad)
-            return x
-
-    net = nn.Sequential(First(), nn.Linear(2, 2))
+    first = Module(lambda self, x: seen.append(x.requires_grad) or x)
+    net = nn.Sequential(first, nn.Linear(2, 2))
     trace = hookscope.trace(net, input=X, loss="sum", repeat=2, warmup=0)
     assert seen == [False] * 3
     assert [name for name, way in rows(trace) if way == BACKWARD] == [".", "1"]
 
 
-class Gpu:
-    """Work that a layer or a hook starts ends only when something waits for it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self.pending = clock, 0.0
-
-    def synchronize(self) -> None:
-        self.clock.now += self.pending
-        self.pending = 0.0
-
-
 def test_work_of_a_gpu_counts_where_it_was_started(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu = Gpu(clock)
-    monkeypatch.setattr(torch.accelerator, "synchronize", gpu.synchronize)
+    """Work that a layer or a hook starts ends only when something waits for it."""
+    gpu = SimpleNamespace(pending=0.0)
+
+    def synchronize() -> None:
+        clock.now, gpu.pending = clock.now + gpu.pending, 0.0
+
+    monkeypatch.setattr(torch.accelerator, "synchronize", synchronize)
     timer = tracer.TraceClock(torch.device("cuda"))
     with timer.stopped() as before:
         gpu.pending += 5.0  # a clone that a hook makes
@@ -316,78 +286,33 @@ def test_work_of_a_gpu_counts_where_it_was_started(
     assert after - before == pytest.approx(2000)
 
 
-def test_a_model_with_other_calls_in_each_run_is_refused(run, tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text(
-        "from torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.fc, self.count = nn.Linear(4, 4), 0\n"
-        "    def forward(self, x):\n"
-        "        self.count += 1\n"
-        "        for _ in range(self.count):\n"
-        "            x = self.fc(x)\n"
-        "        return x\n"
-    )
-    word = f"{tmp_path}/odd.py:Net"
-    done = run("trace", word, "--shape", "1x4", "--repeat", "2", "--warmup", "0", "--forward-only")
-    assert done.rc == 1
-    assert "fc has 1 forward call in the first run and 2 in run 2" in done.stderr
+def test_a_model_with_other_calls_in_each_run_is_refused() -> None:
+    runs: list[int] = []
+
+    def forward(self: Module, x: Tensor) -> Tensor:
+        runs.append(1)
+        for _ in runs:
+            x = self.fc(x)
+        return x
+
+    net = Module(forward, fc=nn.Linear(2, 2))
+    with pytest.raises(HookscopeError, match=r"fc has 1 .* 2 in run 2"):
+        hookscope.trace(net, input=X, repeat=2, warmup=0, forward_only=True)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--repeat", "0"], "--repeat"),
-        (["--repeat", "x"], "--repeat"),
-        (["--repeat", "2", "--warmup", "-1"], "--warmup"),
-        (["--warmup", "2"], "--warmup needs --repeat"),
-        (["--force"], "--output FILE or --chrome FILE"),
-        (["--repeat", "2", "--chrome", "t.txt"], "t.txt"),
-        (["--repeat", "2", "--sort", "speed"], "speed"),
-    ],
-)
-def test_wrong_requests_are_refused(refused, words: list[str], said: str) -> None:
-    assert said in refused("trace", "resnet18", *words)
-
-
-def test_python_refuses_the_same() -> None:
-    with pytest.raises(RequestError, match="warmup needs repeat"):
-        hookscope.trace("resnet18", warmup=2)
-    with pytest.raises(RequestError, match="repeat"):
-        hookscope.trace("resnet18", repeat=0)
+def test_wrong_numbers_of_runs_are_refused() -> None:
+    for options in ({"warmup": 2}, {"repeat": 0}, {"repeat": 2, "warmup": -1}):
+        with pytest.raises(RequestError, match=r"repeat|warmup"):
+            hookscope.trace(nn.Linear(2, 2), input=X, **options)
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Trace, Path]]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Path]:
     folder = tmp_path_factory.mktemp("trace")
     trace = hookscope.trace(DIGITS, repeat=3, warmup=1)
-    from hookscope.views.display import write_analysis
-
-    for ending in ("json", "csv", "html"):
-        write_analysis(trace, folder / f"t.{ending}", 100)
+    write_analysis(trace, folder / "t.html", 100)
     trace.save_chrome(folder / "chrome.json")
-    yield trace, folder
-
-
-def test_table_and_document_have_the_same_numbers(written: tuple[Trace, Path]) -> None:
-    _, folder = written
-    document = json.loads((folder / "t.json").read_text())
-    table = list(csv.DictReader(io.StringIO((folder / "t.csv").read_text())))
-    layers = document["times"]["layers"]
-    assert [row["layer"] for row in table[:2]] == ["(model)", "conv1"]
-    assert len(layers) == len(table) == 14
-    for layer, row in zip(layers, table, strict=True):
-        assert (layer["direction"], layer["type"]) == (row["pass"], row["type"])
-        for name in ("time", "own"):
-            median, spread = ("time", "spread") if name == "time" else ("own", "own spread")
-            assert float(row[median]) == pytest.approx(layer[name]["median"], abs=1e-3)
-            assert float(row[spread]) == pytest.approx(layer[name]["spread"], abs=1e-3)
-        assert float(row["share"]) == pytest.approx(layer["share"])
-        assert float(row["own share"]) == pytest.approx(layer["own_share"])
-    assert document["times"]["repeat"] == 3 and document["times"]["warmup"] == 1
-    assert set(document["times"]["hooks"]) == {FORWARD, BACKWARD}
-    assert document["milliseconds"][FORWARD] == layers[0]["time"]["median"]
+    return trace, folder
 
 
 def test_the_trace_for_chrome_has_the_typical_run(written: tuple[Trace, Path]) -> None:
@@ -415,17 +340,3 @@ def test_bars_of_the_flame_graph_lie_within_each_other(written: tuple[Trace, Pat
             if around:
                 assert around[-1][0] - 0.01 <= left <= left + width <= around[-1][1] + 0.01
             around.append((left, left + width))
-
-
-def test_one_run_has_a_page_too(run) -> None:
-    done = run("trace", DIGITS, "-o", "one.html", "--forward-only")
-    assert done.rc == 0 and "wrote one.html" in done.stderr
-    assert "wall-clock time of one run" in done.stdout
-
-
-def test_the_table_is_sorted_by_time(run) -> None:
-    words = ("--repeat", "2", "--sort", "time", "--csv", "--chrome", "t.json")
-    done = run("trace", DIGITS, *words)
-    assert done.rc == 0 and "perfetto" in done.stderr
-    times = [float(row["time"]) for row in csv.DictReader(io.StringIO(done.stdout))]
-    assert times == sorted(times, reverse=True) and len(times) == 14

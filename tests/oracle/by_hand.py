@@ -6,7 +6,7 @@ Values are kept by cloning forward hooks. Gradients do not come from tensor hook
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,24 +44,34 @@ def first_names(model: nn.Module) -> dict[nn.Module, str]:
     return {module: name or "." for name, module in model.named_modules()}
 
 
-def outputs(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-    """Every output of every call of every module, by hookscope's key, cloned at once."""
-    kept: dict[str, Tensor] = {}
+@contextmanager
+def at_each_call(model: nn.Module, act: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Call ``act(label, args, output)`` after every call of every module, such as ``fc:2``."""
     calls: dict[str, int] = {}
     handles = []
     for module, name in first_names(model).items():
 
         def hook(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
-            calls[name] = calls.get(name, 0) + 1
-            label = name if calls[name] == 1 else f"{name}:{calls[name]}"
-            for path, tensor in flat(opened(output)):
-                kept[f"{label}/output{path}"] = tensor.detach().clone()
+            number = calls[name] = calls.get(name, 0) + 1
+            act(name if number == 1 else f"{name}:{number}", args, output)
 
         handles.append(module.register_forward_hook(hook))
     with torch.no_grad():
-        model(*args, **kwargs)
+        yield
     for handle in handles:
         handle.remove()
+
+
+def outputs(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    """Every output of every call of every module, by hookscope's key, cloned at once."""
+    kept: dict[str, Tensor] = {}
+
+    def keep(label: str, args: Any, output: Any) -> None:
+        for path, tensor in flat(opened(output)):
+            kept[f"{label}/output{path}"] = tensor.detach().clone()
+
+    with at_each_call(model, keep):
+        model(*args, **kwargs)
     return kept
 
 
@@ -72,23 +82,15 @@ def returned_inputs(model: nn.Module, *args: Any, **kwargs: Any) -> set[str]:
     is slipped in between the two shows what uses one of the names alone.
     """
     found: set[str] = set()
-    calls: dict[str, int] = {}
-    handles = []
-    for module, name in first_names(model).items():
 
-        def hook(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
-            calls[name] = calls.get(name, 0) + 1
-            label = name if calls[name] == 1 else f"{name}:{calls[name]}"
-            given = {id(tensor): f"{label}/input{path}.grad" for path, tensor in flat(args)}
-            for path, tensor in flat(output):
-                if id(tensor) in given:
-                    found.update((given[id(tensor)], f"{label}/output{path}.grad"))
+    def look(label: str, args: Any, output: Any) -> None:
+        given = {id(tensor): f"{label}/input{path}.grad" for path, tensor in flat(args)}
+        for path, tensor in flat(output):
+            if id(tensor) in given:
+                found.update((given[id(tensor)], f"{label}/output{path}.grad"))
 
-        handles.append(module.register_forward_hook(hook))
-    with torch.no_grad():
+    with at_each_call(model, look):
         model(*args, **kwargs)
-    for handle in handles:
-        handle.remove()
     return found
 
 

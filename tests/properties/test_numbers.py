@@ -21,7 +21,6 @@ TABLES = {
     pair: words
     for pair, words in REQUESTS.items()
     if any(option.key == "csv" for option in cli.commands[pair[0]].options())
-    and pair != ("show", "run")
 }
 # All is equal, or whole: there is nothing to list.
 WITHOUT_TABLE = {("diff", "weights"), ("diff", "features"), ("verify", "features")}

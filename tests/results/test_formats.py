@@ -78,16 +78,16 @@ def test_what_numpy_lacks_is_widened_without_a_change_of_value(
     assert str(dtype).removeprefix("torch.") in caplog.text
 
 
-@pytest.mark.parametrize(("count", "more"), [(1, ""), (2, " and 1 more"), (3, " and 2 more")])
+@pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_note_on_widened_tensors_names_the_first_and_counts_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, more: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     halves = {f"m{i}": torch.ones(2, dtype=torch.bfloat16) for i in range(count)}
     with caplog.at_level("INFO", logger="hookscope"):
         size = kept(plain=torch.ones(2), **halves).save(tmp_path / "a.npz")
-    assert caplog.messages == [
-        f"m0/output{more}: numpy has no bfloat16; written as float32 with the same values"
-    ]
+    [note] = caplog.messages
+    more = f" and {count - 1} more" if count > 1 else ""
+    assert note.startswith(f"m0/output{more}: ") and "bfloat16" in note and "float32" in note
     assert size == (tmp_path / "a.npz").stat().st_size
 
 
@@ -108,7 +108,7 @@ def test_a_dtype_that_numpy_cannot_hold_is_refused_and_nothing_is_written(tmp_pa
     tensor = torch.zeros(2, 2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     kept(a=torch.ones(1)).save(tmp_path / "a.npy")
     before = (tmp_path / "a.npy").read_bytes()
-    with refused(StoreError, "float4_e2m1fn_x2, which numpy does not have", hint="safetensors"):
+    with refused(StoreError, "float4_e2m1fn_x2", hint="safetensors"):
         kept(a=tensor).save(tmp_path / "a.npy")
     assert (tmp_path / "a.npy").read_bytes() == before
     assert os.listdir(tmp_path) == ["a.npy"]
@@ -117,18 +117,15 @@ def test_a_dtype_that_numpy_cannot_hold_is_refused_and_nothing_is_written(tmp_pa
 @pytest.mark.parametrize("count", [0, 2, 20])
 def test_npy_takes_one_tensor_alone(tmp_path: Path, count: int) -> None:
     capture = kept(**{f"a{i}": torch.ones(1) for i in range(count)})
-    with pytest.raises(RequestError, match="stores one array") as caught:
+    named = f"{count} tensors: a0/output, a1/output" if count else "no tensors"
+    with refused(RequestError, named, hint=".npz"):
         capture.save(tmp_path / "a.npy")
-    assert (f"{count} tensors: a0/output, a1/output" if count else "no tensors") in str(
-        caught.value
-    )
-    assert "--layer" in caught.value.hint and ".npz" in caught.value.hint
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.pt", "a.npy.gz", "a.safetensor", "resnet18.layer3"])
 def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match="unsupported format"):
+    with pytest.raises(RequestError, match=name):
         kept(a=torch.ones(1)).save(tmp_path / name)
     assert os.listdir(tmp_path) == []
 
@@ -154,7 +151,7 @@ def test_names_that_an_archive_cannot_hold(tmp_path: Path) -> None:
     capture.save(tmp_path / "a.npz")
     assert np.load(tmp_path / "a.npz").files == [r"a\x00b/output", "c/output"]
     for names in (["a\0", r"a\x00"], ["n" * 70_000]):
-        with pytest.raises(StoreError, match=r"would have the name|too long"):
+        with pytest.raises(StoreError, match=r"b\.npz"):
             kept(**{name: torch.ones(1) for name in names}).save(tmp_path / "b.npz")
     assert os.listdir(tmp_path) == ["a.npz"]
 
@@ -209,20 +206,20 @@ def test_export_copies_some_tensors_of_a_capture_to_a_capture(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "message"),
+    ("name", "layers", "named"),
     [
-        ("b.npy", (), "stores one array, but there are"),
-        ("b.parquet", "0", "Only a features folder can be exported"),
-        ("b.safetensors", "0/output[0]", "is a slice, but"),
-        ("b.txt", (), "unsupported format"),
-        ("b.npz", "nothing", "matches nothing"),
-        ("a.safetensors", (), "would be overwritten"),
+        ("b.npy", (), "6 tensors"),
+        ("b.parquet", "0", "features"),
+        ("b.safetensors", "0/output[0]", "0/output"),
+        ("b.txt", (), "b.txt"),
+        ("b.npz", "nothing", "nothing"),
+        ("a.safetensors", (), "overwritten"),
     ],
 )
-def test_what_cannot_be_exported_of_a_capture(tmp_path: Path, name, layers, message) -> None:
+def test_what_cannot_be_exported_of_a_capture(tmp_path: Path, name, layers, named) -> None:
     file = saved(tmp_path)
     before = file.read_bytes()
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError, match=named):
         hookscope.export(file, tmp_path / name, layers=layers)
     assert file.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.safetensors"]

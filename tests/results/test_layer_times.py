@@ -128,5 +128,5 @@ def test_runs_with_other_calls_have_no_medians() -> None:
     first, second = [event(".", 0, 1, 1)], [event(".", 0, 1, 1), event("a", 1, 1, 1)]
     listed = each_module(second)
     check_same_calls([first, first], listed)
-    with pytest.raises(CheckFailed, match="a has 0 forward calls in the first run and 1 in run 3"):
+    with pytest.raises(CheckFailed, match=r"a .*\b0 .*\b1 in run 3"):
         check_same_calls([first, first, second], listed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from torch import Tensor
 
 import hookscope
 from hookscope.errors import ModelError
+from tests.processes import run_python
 from tests.refusals import refused
 from tests.sources.test_exported import by_hand
 from tests.sources.third_party_models import TRANSFORMERS
@@ -107,11 +106,9 @@ torch.export.save(torch.export.export(Net(), (torch.ones(2),)), "net.pt2")
 def test_an_output_of_a_type_of_transformers_is_opened_and_another_one_is_named(
     tmp_path: Path,
 ) -> None:
-    subprocess.run([sys.executable, "-c", OF_TRANSFORMERS], cwd=tmp_path, check=True)
-    command = [sys.executable, "-m", "hookscope", "capture", "net.pt2", "--layer", "pooler"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert "BertPooler" in ran.stdout
-    subprocess.run([sys.executable, "-c", OF_ANOTHER_PACKAGE], cwd=tmp_path, check=True)
+    run_python("-c", OF_TRANSFORMERS, cwd=tmp_path, status=0)
+    command = "hookscope", "capture", "net.pt2", "--layer", "pooler"
+    assert "BertPooler" in run_python("-m", *command, cwd=tmp_path, status=0).stdout
+    run_python("-c", OF_ANOTHER_PACKAGE, cwd=tmp_path, status=0)
     with refused(ModelError, r"some_package\.Output", hint="Import"):
         hookscope.load_model(tmp_path / "net.pt2")

@@ -57,24 +57,13 @@ def older(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "load", load)
 
 
-NET = """
-from torch import nn
-class Net(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2))
-"""
+LAYERS = "nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2)"
 
 
 @pytest.fixture
 def net(tmp_path: Path) -> str:
-    (tmp_path / "net.py").write_text(NET)
-    return f"{tmp_path}/net.py:Net"
-
-
-def state() -> dict[str, torch.Tensor]:
-    torch.manual_seed(1)
-    layers = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2)
-    return nn.Sequential(*layers).state_dict()
+    (tmp_path / "net.py").write_text(f"from torch import nn\nnet = nn.Sequential({LAYERS})\n")
+    return f"{tmp_path}/net.py:net"
 
 
 @pytest.mark.usefixtures("older")
@@ -83,7 +72,7 @@ def state() -> dict[str, torch.Tensor]:
 def test_weights_have_the_bits_that_were_saved(
     net: str, tmp_path: Path, zipped: bool, wrapped: bool
 ) -> None:
-    saved = state()
+    saved = hookscope.load_model(net, seed=1).module.state_dict()
     content = {"epoch": 3, "state_dict": saved} if wrapped else saved
     path = f"{tmp_path}/w.pth"
     torch.save(content, path, _use_new_zipfile_serialization=zipped)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, Optional
@@ -243,14 +244,11 @@ def test_a_value_of_the_wrong_type_is_refused(key: str, text: str, wanted: str) 
         convert_arguments(build, {key: CommandLineText(text)})
 
 
-def test_a_class_is_read_by_its_constructor_whose_unknown_annotations_leave_a_literal() -> None:
+def test_a_class_is_read_by_its_constructor_and_values_from_python_stay_as_they_are() -> None:
     given = {"width": CommandLineText("8"), "later": CommandLineText("9")}
     assert convert_arguments(Net, given) == {"width": 8, "later": 9}
-
-
-def test_values_from_python_stay_as_they_are() -> None:
-    given = {"plain": "8", "width": "wide"}
-    assert convert_arguments(build, given) == given
+    of_python = {"plain": "8", "width": "wide"}
+    assert convert_arguments(build, of_python) == of_python
 
 
 def test_the_list_is_for_the_installed_torchvision() -> None:
@@ -261,19 +259,19 @@ def test_the_list_is_for_the_installed_torchvision() -> None:
     assert installed <= newest, f"run python -m tools.catalog for {version('torchvision')}"
 
 
-def test_every_name_of_torchvision_is_listed_with_its_weights() -> None:
+def test_every_name_of_torchvision_is_listed_with_its_weights_and_the_shape_of_its_input() -> None:
     from torchvision.models import get_model_weights, list_models
 
     listed = {info.name: info for info in catalog.bundled_models()}
     assert list(listed) == list_models()
     for name, info in listed.items():
+        assert len(read_shape(info.input)) in (3, 4, 5)
         if info.task != "quantized":
             assert info.weights == tuple(w.name for w in get_model_weights(name)), name
 
 
 def test_tasks_are_those_of_torchvision() -> None:
-    tasks = [info.task for info in catalog.bundled_models()]
-    assert {task: tasks.count(task) for task in sorted(set(tasks))} == {
+    assert Counter(info.task for info in catalog.bundled_models()) == {
         "classification": 80,
         "detection": 12,
         "optical flow": 2,
@@ -281,10 +279,6 @@ def test_tasks_are_those_of_torchvision() -> None:
         "segmentation": 6,
         "video": 9,
     }
-
-
-def test_inputs_are_written_as_shapes() -> None:
-    assert all(len(read_shape(info.input)) in (3, 4, 5) for info in catalog.bundled_models())
 
 
 @pytest.mark.exhaustive
@@ -295,9 +289,7 @@ def test_the_list_is_what_torchvision_says_when_asked() -> None:
 
 
 @needs_list
-def test_an_unknown_name_is_answered_with_three_near_ones_and_one_of_the_hub_with_its_prefix() -> (
-    None
-):
+def test_an_unknown_name_is_answered_with_near_ones_and_one_of_the_hub_with_its_prefix() -> None:
     with pytest.raises(ModelError, match="'resnet17'") as caught:
         catalog.check_model_spec("resnet17")
     near = caught.value.hint.partition("?")[0]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.server
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from torchvision import models
 from hookscope import load_model as load
 from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.sources import downloads
+from tests.processes import run_python
 from tests.refusals import refused
 from tests.sources.test_weights import Evil
 
@@ -196,5 +195,4 @@ def test_random_weights_ask_nobody(tmp_path: Path) -> None:
         "load('fasterrcnn_mobilenet_v3_large_320_fpn')\n"
         "load('lraspp_mobilenet_v3_large')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", code, status=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -15,31 +14,24 @@ from hookscope import load_model as load
 from hookscope.errors import InputError
 from hookscope.sources.loaded import Vocabulary
 from hookscope.sources.transformers.text_inputs import vocabulary_of
+from tests import tiny_language
 
-LINE = "The capital of France is Paris, and Berlin is the capital of Germany."
-
-
-def trained(kind: str, alphabet: list[str], special: list[str], **options: Any) -> Vocabulary:
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = getattr(pre_tokenizers, kind)(**options)
-    tokenizer.decoder = getattr(decoders, kind)()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator([LINE] * 9, trainer)
-    names = {"eos_token": special[0]} if special else {}
-    return vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names))
+LINE = tiny_language.LINE
 
 
 def byte_level() -> Vocabulary:
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return trained("ByteLevel", alphabet, ["<eos>"], add_prefix_space=False)
+    return vocabulary_of(tiny_language.byte_level())
 
 
 def metaspace() -> Vocabulary:
-    return trained("Metaspace", [], [])
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False)
+    tokenizer.train_from_iterator([LINE] * 9, trainer)
+    return vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
 
 
 @pytest.mark.parametrize("make", [byte_level, metaspace])
@@ -60,13 +52,13 @@ def test_a_part_of_a_character_has_its_name() -> None:
 
 def test_special_tokens_and_ids_outside_the_vocabulary_have_names() -> None:
     vocabulary = byte_level()
-    assert (vocabulary.text(0), vocabulary.special) == ("<eos>", {0})
+    assert (vocabulary.text(0), vocabulary.special) == ("<eos>", {0, 1})
     assert vocabulary.text(100_000) == "<100000>"
 
 
 @pytest.mark.parametrize(
     ("text", "subject"),
-    [(" Pariser", r"2 tokens: ' Paris' [+] 'er'"), ("", "no tokens"), ("Berlin", "' Berlin'")],
+    [(" Pariser", "' Paris' [+] 'er'"), ("", "no tokens"), ("Berlin", "' Berlin'")],
 )
 def test_a_text_of_several_tokens_is_refused_and_a_missing_space_suggested(
     text: str, subject: str

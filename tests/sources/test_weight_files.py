@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from hookscope.files.weight_files import find_weight_files
 from hookscope.sources.loaded import WeightsInfo, WeightsRequest
 from hookscope.sources.weights import load_file_into
 from tests.conftest import Run
+from tests.processes import run_python
 from tests.refusals import refused
 from tests.sources.test_weights import same
 
@@ -182,10 +182,9 @@ def test_a_set_that_is_not_whole_is_refused_before_torch_is_imported(
         "try: main()\n"
         "finally: print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "False\n"), done.stderr
-    assert "index" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run_python("-c", code, status=2)
+    assert done.stdout == "False\n"
+    assert "index" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_folder_is_taken_from_the_command_line_and_its_hash_written(

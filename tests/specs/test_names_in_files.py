@@ -14,33 +14,13 @@ from hookscope.specs.input_spec import parse_inputs
 from hookscope.specs.names_in_files import refused_name
 
 OUTSIDE = [
-    "../secret.npy",
-    "{top}/secret.npy",
-    "x=../secret.npy",
-    "../*.npy",
-    "a/*/../../../secret.npy",
-    "a/*/../../../notes.jsonl:text",
-    "../notes.jsonl:text",
-    "linked/notes.jsonl:text",
-    "linked/*.jsonl:text",
-    "l*/notes.jsonl:text",
-    "lines:../notes.txt",
-    "lines:../notes.txt:1",
-    "lines:a/*/../../../notes*",
-    "x=text:a/../../secret*.npy",
-    "linked/secret.npy",
-    "l*/secret.npy",
-    "linked",
-    "classes",
-    "@list.txt",
-    "@dangling",
-    "-",
-    "x=-",
-    "hub:imdb:train",
-    "s3://bucket/a.npy",
-    "pipe.npy",
-    "code.py:batch",
-    "x=code.py:batch",
+    *("../secret.npy", "{top}/secret.npy", "x=../secret.npy", "../*.npy"),
+    *("a/*/../../../secret.npy", "a/*/../../../notes.jsonl:text", "../notes.jsonl:text"),
+    *("linked/notes.jsonl:text", "linked/*.jsonl:text", "l*/notes.jsonl:text"),
+    *("lines:../notes.txt", "lines:../notes.txt:1", "lines:a/*/../../../notes*"),
+    *("x=text:a/../../secret*.npy", "linked/secret.npy", "l*/secret.npy", "linked", "classes"),
+    *("@list.txt", "@dangling", "-", "x=-", "hub:imdb:train", "s3://bucket/a.npy", "pipe.npy"),
+    *("code.py:batch", "x=code.py:batch"),
 ]
 OWN = ["a.npy", "x=a.npy", "a/b/*.txt", "lines:a/b/n.txt:1", "a/b/n.jsonl:text", "images"]
 MADE = ["random:1x3", "ids=ints:1x4:0-9", "text:see ../the/notes", "text:s3://bucket", "ones:2"]
@@ -65,28 +45,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own
 
 
-def why(name: str, folder: Path) -> str:
-    refused = refused_name("input", [name], folder)
-    return "" if refused is None else refused.why
+def is_refused(name: str, folder: Path) -> bool:
+    return refused_name("input", [name], folder) is not None
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_what_leads_out_of_the_folder_is_refused(folder: Path, name: str) -> None:
-    assert why(name.format(top=folder.parent), folder)
+    assert is_refused(name.format(top=folder.parent), folder)
 
 
 @pytest.mark.parametrize("name", [*OWN, *MADE])
-def test_own_files_and_inputs_that_are_made_are_not_refused(folder: Path, name: str) -> None:
-    assert not why(name, folder)
-
-
-@pytest.mark.parametrize("name", [*OUTSIDE, *OWN, *MADE])
-def test_no_reader_opens_what_was_not_refused_outside_of_the_folder(
+def test_own_files_and_inputs_that_are_made_are_not_refused_and_lie_in_it(
     folder: Path, name: str
 ) -> None:
-    name = name.format(top=folder.parent)
-    if why(name, folder):
-        return
+    assert not is_refused(name, folder)
     opened: set[str] = set()
     for read in (parse_inputs, text_sources, list_entries):
         try:

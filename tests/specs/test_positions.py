@@ -13,26 +13,24 @@ from hookscope.specs.request import LayerSelection
 @pytest.mark.parametrize(
     ("text", "entries"),
     [
-        ("h.1@3", [IndexRange(3, 3)]),
-        ("h.1@-1", [IndexRange(-1, -1)]),
-        ("h.1@2-5", [IndexRange(2, 5)]),
-        ("h.1@-3--1", [IndexRange(-3, -1)]),
-        ('h.1@" Paris"', [TokenText(" Paris")]),
-        ("h.1@' Paris'", [TokenText(" Paris")]),
-        ('h.1@0,"a,b@c",-1', [IndexRange(0, 0), TokenText("a,b@c"), IndexRange(-1, -1)]),
-        ("h.1@3x5,cls", [Patch(3, 5), ClassToken()]),
+        ("3", [IndexRange(3, 3)]),
+        ("-1", [IndexRange(-1, -1)]),
+        ("2-5", [IndexRange(2, 5)]),
+        ("-3--1", [IndexRange(-3, -1)]),
+        ("' Paris'", [TokenText(" Paris")]),
+        ('0,"a,b@c",-1', [IndexRange(0, 0), TokenText("a,b@c"), IndexRange(-1, -1)]),
+        ("3x5,cls", [Patch(3, 5), ClassToken()]),
     ],
 )
 def test_positions_follow_an_at_sign(text: str, entries: list[object]) -> None:
-    name, positions = split_positions(text)
+    name, positions = split_positions(f"h.1@{text}")
     assert positions is not None
-    assert (name, list(positions.entries)) == ("h.1", entries)
-    assert positions.text == text.partition("@")[2]
+    assert (name, list(positions.entries), positions.text) == ("h.1", entries, text)
 
 
 @pytest.mark.parametrize("text", ["h@", "@3", "h@a", "h@1,", "h@1;2", 'h@"', "h@1-2-3", "h@x3"])
 def test_what_is_no_position_is_an_error(text: str) -> None:
-    with pytest.raises(RequestError, match=r"is not a position|has no"):
+    with pytest.raises(RequestError):
         split_positions(text)
 
 
@@ -46,18 +44,13 @@ def test_an_edit_has_call_positions_and_channels() -> None:
     assert plain.positions is None
 
 
-def test_a_selection_separates_positions() -> None:
+def test_a_selection_separates_positions_from_patterns_but_not_from_names() -> None:
     selection = LayerSelection(["h.*@-1", "fc"])
     (pattern, positions), whole = selection.parsed_in((), positions=True)
     assert (pattern, positions.text, whole) == ("h.*", "-1", ("fc", None))
-    with pytest.raises(RequestError, match="excluded"):
-        LayerSelection(["!h.*@-1"]).parsed_in((), positions=True)
-
-
-def test_a_name_of_a_layer_has_no_positions() -> None:
     names = {"h@1", "h", "!h"}
-    selection = LayerSelection(["h@1", "h[@]1", "h"])
-    found = selection.parsed_in(names, positions=False)
+    found = LayerSelection(["h@1", "h[@]1", "h"]).parsed_in(names, positions=False)
     assert found == (("h@1", None), ("h[@]1", None), ("h", None))
-    with pytest.raises(RequestError, match="Only capture stores single positions"):
-        LayerSelection(["h@2"]).parsed_in(names, positions=False)
+    for refused, allowed in (("!h.*@-1", True), ("h@2", False)):
+        with pytest.raises(RequestError):
+            LayerSelection([refused]).parsed_in(names, positions=allowed)

@@ -7,7 +7,7 @@ import gc
 import re
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,8 @@ OTHERS = {
     *("_asdict", "_at_fork_reinit", "_exit", "_getframe", "_replace"),  # of Python, some documented
     *("_args_from_interpreter_flags", "_run_module_as_main"),  # of subprocess and runpy
     "_render_traceback_",  # of IPython
-    *(
-        "_attn_implementation",
-        "_from_config",
-        "_hf_hook",
-        "_no_split_modules",
-        "_skip_keys_device_placement",
-    ),
+    *("_attn_implementation", "_from_config", "_hf_hook", "_no_split_modules"),
+    "_skip_keys_device_placement",
     "_ortvalue",  # of onnxruntime
     "_resolve_features",  # of datasets
 }
@@ -67,16 +62,13 @@ def private_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{roots[root]}.{rest}"
 
 
-def trees(package: Path) -> dict[str, ast.Module]:
-    return {
-        file.relative_to(package).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
-        for file in sorted(package.rglob("*.py"))
-    }
-
-
 @pytest.fixture(scope="module")
 def package(repo: Path) -> dict[str, ast.Module]:
-    return trees(repo / "hookscope")
+    root = repo / "hookscope"
+    return {
+        file.relative_to(root).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
+        for file in sorted(root.rglob("*.py"))
+    }
 
 
 def test_no_other_file_names_a_private_part_of_torch(package: dict[str, ast.Module]) -> None:
@@ -105,22 +97,28 @@ def test_the_scan_sees_a_private_name(text: str) -> None:
     assert len(list(private_names(ast.parse(text)))) >= 1
 
 
-def looked_up(package: dict[str, ast.Module]) -> dict[str, bool]:
-    """The names that the file looks up, and whether each has a fallback."""
-    return {
-        node.args[0].value: len(node.args) > 1
-        for node in ast.walk(package[HOME])
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "_found"
-        and isinstance(node.args[0], ast.Constant)
-    }
+def nodes(package: dict[str, ast.Module], kind: type, *paths: str) -> Iterator[Any]:
+    """Every node of a kind in some files, or in all."""
+    for path in paths or package:
+        yield from (node for node in ast.walk(package[path]) if isinstance(node, kind))
+
+
+def calls(
+    package: dict[str, ast.Module], names: tuple[str, ...], *paths: str
+) -> Iterator[ast.Call]:
+    for node in nodes(package, ast.Call, *paths):
+        if isinstance(node.func, ast.Name) and node.func.id in names:
+            yield node
 
 
 def test_the_installed_torch_has_each_name_or_the_name_has_a_fallback(
     package: dict[str, ast.Module],
 ) -> None:
-    names = looked_up(package)
+    names = {
+        node.args[0].value: len(node.args) > 1  # whether it has a fallback
+        for node in calls(package, ("_found",), HOME)
+        if isinstance(node.args[0], ast.Constant)
+    }
     assert len(names) > 20
     absent = [name for name in names if torch_internals._found(name, None) is None]
     assert [name for name in absent if not names[name]] == []
@@ -139,18 +137,13 @@ def test_each_name_of_the_file_is_used(package: dict[str, ast.Module]) -> None:
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name) and not target.id.startswith("_")
     }
-    used = {
-        alias.name
-        for path, tree in package.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "hookscope.tensors.torch_internals"
-        for alias in node.names
-    }
+    imports = nodes(package, ast.ImportFrom)
+    home = [node for node in imports if node.module == "hookscope.tensors.torch_internals"]
+    used = {alias.name for node in home for alias in node.names}
     used |= {
         node.attr
-        for tree in package.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch_internals"
+        for node in nodes(package, ast.Attribute)
+        if ast.unparse(node.value) == "torch_internals"
     }
     assert given - used == {"ATTRIBUTES", "SCRIPTED", "SCRIPTED_ATTRIBUTES"}
 
@@ -158,13 +151,8 @@ def test_each_name_of_the_file_is_used(package: dict[str, ast.Module]) -> None:
 def test_what_is_used_for_scripted_models_is_listed_and_exists(
     package: dict[str, ast.Module],
 ) -> None:
-    used = {
-        node.attr
-        for node in ast.walk(package[SCRIPTS])
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "_C"
-    }
+    attributes = nodes(package, ast.Attribute, SCRIPTS)
+    used = {node.attr for node in attributes if ast.unparse(node.value) == "_C"}
     numbers = {"BoolType", "IntType", "FloatType", "ComplexType"}  # by ``getattr``
     assert used | numbers == set(SCRIPTED)
     assert [name for name in SCRIPTED if not hasattr(torch._C, name)] == []
@@ -172,19 +160,12 @@ def test_what_is_used_for_scripted_models_is_listed_and_exists(
 
 def own_names(package: dict[str, ast.Module]) -> set[str]:
     """The names of functions, classes, arguments and variables of hookscope."""
-    found: set[str] = set()
-    for tree in package.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+    found = {node.name for node in nodes(package, ast.FunctionDef | ast.ClassDef)}
+    for node in nodes(package, ast.Name | ast.Attribute):
+        if isinstance(node.ctx, ast.Store):
+            if isinstance(node, ast.Name):
                 found.add(node.id)
-            elif (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, ast.Store)
-                and isinstance(node.value, ast.Name)
-                and node.value.id == "self"
-            ):
+            elif ast.unparse(node.value) == "self":
                 found.add(node.attr)
     return found
 
@@ -192,25 +173,18 @@ def own_names(package: dict[str, ast.Module]) -> set[str]:
 def test_private_attributes_of_torchs_objects_are_listed(package: dict[str, ast.Module]) -> None:
     used = {
         node.attr
-        for path, tree in package.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and is_private(node.attr)
+        for path in package
+        for node in nodes(package, ast.Attribute, path)
+        if is_private(node.attr)
         and not (path in (HOME, SCRIPTS) and ast.unparse(node).startswith(("torch.", "_C.")))
     }
-    texts = {
+    used |= {
         node.args[1].value
-        for tree in package.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("getattr", "hasattr", "setattr")
-        and isinstance(node.args[1], ast.Constant)
-        and is_private(str(node.args[1].value))
+        for node in calls(package, ("getattr", "hasattr", "setattr"))
+        if isinstance(node.args[1], ast.Constant) and is_private(str(node.args[1].value))
     }
     listed = {*SCRIPTED_ATTRIBUTES, *(name for names in ATTRIBUTES.values() for name in names)}
-    assert (used | texts) - own_names(package) - OTHERS <= listed
-    assert listed <= used | texts
+    assert used - own_names(package) - OTHERS <= listed <= used
 
 
 class Twice(torch.autograd.Function):
@@ -222,6 +196,12 @@ class Twice(torch.autograd.Function):
         return x * 2
 
 
+POWER, FUNCTION, ITERATOR = (
+    next(kind for kind in ATTRIBUTES if kind.endswith(ending))
+    for ending in (" power", ".Function", ".DataLoader")
+)
+
+
 def samples() -> dict[str, Any]:
     """Each class of ATTRIBUTES, or an object where only that has the attributes."""
     program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
@@ -231,12 +211,12 @@ def samples() -> dict[str, Any]:
         "torch.UntypedStorage": tensor.untyped_storage(),
         "torch.nn.Module": nn.Linear(2, 2),
         "torch.autograd.graph.Node": (tensor * 2).grad_fn,
-        "the node of a power": (tensor**2).grad_fn,
-        "the class of the node of a torch.autograd.Function": type(Twice.apply(tensor).grad_fn),
+        POWER: (tensor**2).grad_fn,
+        FUNCTION: type(Twice.apply(tensor).grad_fn),
         "torch.amp.GradScaler": torch.amp.GradScaler("cpu"),
         "torch.export.ExportedProgram": program,
         "torch._ops.OpOverload": torch.ops.aten.relu.default,
-        "an iterator of torch.utils.data.DataLoader": dataloader._MultiProcessingDataLoaderIter,
+        ITERATOR: dataloader._MultiProcessingDataLoaderIter,
     }
 
 
@@ -274,8 +254,20 @@ class Value:
     """What a thread holds."""
 
 
-def test_each_thread_has_its_own_object_and_the_last_one_set_counts() -> None:
-    state = torch_internals.thread_object("hookscope.test")
+@pytest.fixture
+def state() -> Any:
+    return torch_internals.thread_object("hookscope.test")
+
+
+def in_threads(count: int, work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_each_thread_has_its_own_object_and_the_last_one_set_counts(state) -> None:
     assert state.get() is None
     first, second = Value(), Value()
     state.set(first)
@@ -289,17 +281,14 @@ def test_each_thread_has_its_own_object_and_the_last_one_set_counts() -> None:
         state.remove()
         seen.append(state.get())
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    in_threads(1, work)
     assert seen == [None, first, None]
     assert state.get() is second
     state.remove()
     assert state.get() is None
 
 
-def test_an_object_is_freed_once_and_no_later_than_its_thread() -> None:
-    state = torch_internals.thread_object("hookscope.test")
+def test_an_object_is_freed_once_and_no_later_than_its_thread(state) -> None:
     held: list[weakref.ref[Value]] = []
 
     def work() -> None:
@@ -315,11 +304,7 @@ def test_an_object_is_freed_once_and_no_later_than_its_thread() -> None:
         state.remove()
 
     work()  # PyTorch passes on what the main thread holds in every release
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, work)
     gc.collect()
     assert len(held) == 1000
     assert [one for one in held if one() is not None] == []
@@ -348,8 +333,9 @@ class Nested(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("main", [True, False])
-def test_a_thread_of_autograd_has_the_object_of_the_thread_that_called_backward(main: bool) -> None:
-    state = torch_internals.thread_object("hookscope.test")
+def test_a_thread_of_autograd_has_the_object_of_the_thread_that_called_backward(
+    state, main: bool
+) -> None:
     found: list[object] = []
     value = Value()
 
@@ -364,16 +350,13 @@ def test_a_thread_of_autograd_has_the_object_of_the_thread_that_called_backward(
     if main:
         work()
     else:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_threads(1, work)
     assert found[0] is value
     assert found[1] != found[2]
     assert state.get() is None
 
 
-def test_another_thread_in_a_backward_pass_has_no_object() -> None:
-    state = torch_internals.thread_object("hookscope.test")
+def test_another_thread_in_a_backward_pass_has_no_object(state) -> None:
     found: list[object] = []
     held, done = threading.Event(), threading.Event()
 
@@ -390,9 +373,7 @@ def test_another_thread_in_a_backward_pass_has_no_object() -> None:
     holding = threading.Thread(target=hold)
     holding.start()
     held.wait(60)
-    other = threading.Thread(target=backward)
-    other.start()
-    other.join()
+    in_threads(1, backward)
     backward()
     done.set()
     holding.join()

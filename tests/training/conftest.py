@@ -1,8 +1,28 @@
 """Fixtures of these tests. Sample scripts are left out: pytest would import, and so run, each."""
 
-from tests.training.forked_scripts import both_ways as both_ways
-from tests.training.forked_scripts import fork_server as fork_server
-from tests.training.forked_scripts import watched as watched
-from tests.training.forked_scripts import work as work
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.training.forked import both_ways as both_ways
+from tests.training.forked import fork_server as fork_server
+from tests.training.forked import watched as watched
+from tests.training.forked import work as work
 
 collect_ignore = ["scripts", "programs"]
+
+
+@pytest.fixture(scope="module")
+def older_objects() -> Iterator[None]:
+    """What exists before the tests of a file is not looked through each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def no_other_models(older_objects: None) -> None:
+    """The watcher finds all modules that exist, so those of other tests must be gone."""
+    gc.collect()

@@ -70,17 +70,14 @@ _NEW_STYLE = (
     )
 )
 
-# Each with a part of the story.
+# Each with a pattern of the story.
 FUNCTIONS = {
-    "transposed": (_function("g @ w.t(), g.t() @ x"), "of 2x4 for the argument `w`"),
-    "swapped": (_function("x.t() @ g, g @ w.t()"), "of 4x2 for the argument `x`"),
-    "missing": (_function("g @ w.t()"), "returned 1 value, and `forward` takes 2 arguments: x, w."),
-    "after_a_number": (
-        _function("None, g @ w.t(), g.t() @ x", "scale, "),
-        "for the argument `w`, which has the shape 4x2",
-    ),
-    "new_style": (_NEW_STYLE, "of 4 for the argument `w`"),
-    "number": (_function("g @ w.t(), 1.0"), "returned something else than a tensor"),
+    "transposed": (_function("g @ w.t(), g.t() @ x"), "of 2x4 .*`w`"),
+    "swapped": (_function("x.t() @ g, g @ w.t()"), "of 4x2 .*`x`"),
+    "missing": (_function("g @ w.t()"), "2 arguments: x, w"),
+    "after_a_number": (_function("None, g @ w.t(), g.t() @ x", "scale, "), "`w`.* 4x2"),
+    "new_style": (_NEW_STYLE, "of 4 .*`w`"),
+    "number": (_function("g @ w.t(), 1.0"), "tensor"),
 }
 CORRECT_FUNCTIONS = {
     "product": _function("g @ w.t(), x.t() @ g"),
@@ -118,74 +115,53 @@ _BOTH = "first, second = net(torch.randn(5, 4))\n"
 
 def parallel(name: str, begin: str = ALONE) -> str:
     """Return a script of one process, or with ``TOGETHER`` of several."""
-    forward, backward, options = PARALLEL[name] if name in PARALLEL else CORRECT_PARALLEL[name]
+    forward, backward, _, *options = (PARALLEL | CORRECT_PARALLEL)[name]
     text = _PARALLEL.format(
         forward=indented(forward, 8),
         backward=indented(backward, 8).lstrip(),
         begin=begin,
-        options=options,
+        options="".join(options),
     )
     return HEAD + text
 
 
-# The body of ``forward``, the backward pass, and the options of DistributedDataParallel.
+_TWO = "x = self.body(x)\nreturn self.head(x), self.other(x)"
+_SUM = "x = self.body(x)\nreturn self.head(x) + self.other(x)"
+# The body of ``forward``, the backward pass, a word of the story, and perhaps the options of
+# DistributedDataParallel.
 PARALLEL = {
-    "not_called": ("return self.head(self.body(x))", _ONE, ""),
+    "not_called": ("return self.head(self.body(x))", _ONE, "No line"),
     "not_in_the_loss": (
         "x = self.body(x)\nother = self.other(x)  # here\nreturn self.head(x)",
-        _ONE,
-        "",
+        *(_ONE, "loss"),
     ),
     "no_grad": (
         "x = self.body(x)\nwith torch.no_grad():\n    other = self.other(x)  # here\n"
         "return self.head(x) + other",
-        _ONE,
-        "",
+        *(_ONE, "loss"),
     ),
-    "frozen_later": (
-        "x = self.body(x)\nreturn self.head(x) + self.other(x)",
-        f"net.module.other.requires_grad_(False)\n{_ONE}",
-        "",
-    ),
-    "second_output": (
-        "x = self.body(x)\nreturn self.head(x), self.other(x)  # here",
-        f"{_BOTH}first.sum().backward()",
-        "",
-    ),
+    "frozen_later": (_SUM, f"net.module.other.requires_grad_(False)\n{_ONE}", "frozen"),
+    "second_output": (f"{_TWO}  # here", f"{_BOTH}first.sum().backward()", "loss"),
     "two_passes": (
-        "x = self.body(x)\nreturn self.head(x), self.other(x)",
+        _TWO,
         f"{_BOTH}first.sum().backward(retain_graph=True)\nsecond.sum().backward()  # here",
-        "",
+        "add the losses",
     ),
     "checkpointed": (
         "x = checkpoint(self.body, x.requires_grad_(), use_reentrant=True)  # here\n"
         "return self.head(x) + self.other(x)",
-        _ONE,
-        "find_unused_parameters=True",
+        *(_ONE, "use_reentrant=False", "find_unused_parameters=True"),
     ),
 }
-PARALLEL_STORIES = {
-    "not_called": "No line of the step was found that uses other.",
-    "not_in_the_loss": "the loss does not depend on it",
-    "no_grad": "the loss does not depend on it",
-    "frozen_later": "other was frozen after DistributedDataParallel was made.",
-    "second_output": "the loss does not depend on it",
-    "two_passes": "add the losses and call backward() once",
-    "checkpointed": "use_reentrant=False",
-}
 CORRECT_PARALLEL = {
-    "all used": ("x = self.body(x)\nreturn self.head(x) + self.other(x)", _ONE, ""),
+    "all used": (_SUM, _ONE, ""),
     "unused, and found": (
         "return self.head(self.body(x))",
         _ONE,
+        "",
         "find_unused_parameters=True",
     ),
-    "checkpoints": (
-        "x = checkpoint(self.body, x, use_reentrant=False)\n"
-        "x = checkpoint(self.body, x, use_reentrant=False)\nreturn self.head(x) + self.other(x)",
-        _ONE,
-        "",
-    ),
+    "checkpoints": (f"x = checkpoint(self.body, x, use_reentrant=False)\n{_SUM}", _ONE, ""),
 }
 
 NAN_SCRIPTS = {

@@ -32,9 +32,7 @@ for step in range(3):
 # The bodies of ``forward``.
 FORWARDS = {
     "fpn": "x = self.act(self.a(x))\ny = self.b(x)\nx += y  # here\nreturn x",
-    "subtracted": "x = self.a(x).exp()\nx -= x.mean()  # here\nreturn x",
     "scaled": "x = torch.tanh(self.a(x))\nx *= 2  # here\nreturn x",
-    "divided": "x = self.a(x).sigmoid()\nx /= x.sum()  # here\nreturn x",
     "relu_after_sigmoid": "x = torch.sigmoid(self.a(x))\nx.relu_()  # here\nreturn x",
     "functional_relu_": "x = torch.sigmoid(self.a(x))\nF.relu_(x)  # here\nreturn x",
     "functional_inplace": "x = self.a(x).sigmoid()\nreturn F.relu(x, inplace=True)  # here",
@@ -42,13 +40,10 @@ FORWARDS = {
     "mask": "x = self.a(x).exp()\nx[x > 1] = 0  # here\nreturn x",
     "slice": "x = self.a(x).tanh()\nx[:, 0] = 1  # here\nreturn x",
     "slice_scaled": "x = self.a(x).tanh()\nx[:, 1:] *= 2  # here\nreturn x",
-    "zero_slice": "x = self.a(x).tanh()\nx[:, 0].zero_()  # here\nreturn x",
-    "clamp": "x = self.a(x).exp()\nx.clamp_(max=1)  # here\nreturn x",
     "masked_fill": "x = self.a(x).softmax(1)\nx.masked_fill_(x < 0.2, 0)  # here\nreturn x",
     "chained": "x = self.a(x).exp()\nreturn x.mul_(2).add(1)  # here",
     "out": "x = self.a(x).exp()\nwith torch.no_grad():\n"
     "    torch.add(x, 1, out=x)  # here\nreturn x",
-    "copied": "x = self.a(x).exp()\nx.copy_(self.b(x))  # here\nreturn x",
     "view": "x = self.a(x).exp()\ny = x.view(-1)\ny += 1  # here\nreturn x",
     "own_weight": "y = self.a(x) @ self.a.weight\nwith torch.no_grad():\n"
     "    self.a.weight[0] = 0  # here\nreturn y",
@@ -66,7 +61,9 @@ FORWARDS = {
     "dropout": "x = self.a(x).exp()\nreturn F.dropout(x, 0.5, True, True)  # here",
 }
 
-FUNCTION = """\
+# Scripts of their own.
+OWN = {
+    "function": """\
 class Scale(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -82,9 +79,8 @@ for step in range(2):
     y = Scale.apply(x)
     x *= 0.5  # here
     y.sum().backward()
-"""
-
-GAN = """\
+""",
+    "gan": """\
 G, D = nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(), nn.Linear(8, 1))
 og, od = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
 for step in range(2):
@@ -97,22 +93,8 @@ for step in range(2):
     og.zero_grad()
     g_loss.backward()
     og.step()
-"""
-
-TWO_LOSSES = """\
-def train():
-    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for step in range(2):
-        out = net(torch.randn(5, 4))
-        first, second = out[:, 0].mean(), out[:, 1].mean()
-        first.backward(retain_graph=True)
-        optimizer.step()  # here
-        second.backward()
-train()
-"""
-
-EMA = """\
+""",
+    "ema": """\
 net, ema = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), nn.Linear(4, 4)
 for step in range(2):
     loss = net(torch.randn(5, 4)).mean()
@@ -120,55 +102,38 @@ for step in range(2):
         for one in net[2].parameters():
             one.mul_(0.99).add_(0.01)  # here
     loss.backward()
-"""
-
-HOOK = """\
+""",
+    "hook": """\
 net = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid(), nn.Linear(4, 4))
 def clip(module, args, output):
     output.clamp_(0.2, 0.8)  # here
 net[1].register_forward_hook(clip)
 for step in range(2):
     net(torch.randn(5, 4)).mean().backward()
-"""
-
-HIDDEN = """\
+""",
+    "hidden": """\
 rnn, head = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1)
 h = torch.zeros(1, 2, 4)
 for step in range(4):
     out, h = rnn(torch.randn(2, 6, 3), h)  # here
     head(out).mean().backward()
-"""
-
-LSTM = """\
-rnn, head = nn.LSTM(3, 4), nn.Linear(4, 1)
-state = None
-for step in range(4):
-    out, state = rnn(torch.randn(6, 2, 3), state)  # here
-    head(out).mean().backward()
-"""
-
-RUNNING = """\
+""",
+    "running": """\
 net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
 total = 0
 for step in range(4):
     total = total + net(torch.randn(5, 4)).mean()  # here
     total.backward()
-"""
-
-KEPT_STATE = """\
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn, self.hidden = nn.GRU(3, 4), None
-    def forward(self, x):
-        out, self.hidden = self.rnn(x, self.hidden)  # here
-        return out
-model = Model()
-for step in range(3):
-    model(torch.randn(5, 2, 3)).mean().backward()
-"""
-
-RETAINED = """\
+""",
+    "summed": """\
+def train():
+    net, total = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), 0.0
+    for step in range(3):
+        total += net(torch.randn(5, 4)).square().mean()  # here
+        total.backward()
+train()
+""",
+    "retained": """\
 rnn, head = nn.RNN(3, 4), nn.Linear(4, 1)
 optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.1)
 h = torch.zeros(1, 2, 4)
@@ -177,32 +142,20 @@ for step in range(4):
     optimizer.zero_grad()
     head(out).mean().backward(retain_graph=True)
     optimizer.step()  # here
-"""
-
-BANK = """\
+""",
+    "bank": """\
 net, bank = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), []
 for step in range(3):
     bank.append(net(torch.randn(5, 4)))  # here
     torch.cat(bank).logsumexp(0).sum().backward()
-"""
-
-SUMMED = """\
-def train():
-    net, total = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), 0.0
-    for step in range(3):
-        total += net(torch.randn(5, 4)).square().mean()  # here
-        total.backward()
-train()
-"""
-
-MAX_NORM = """\
+""",
+    "max_norm": """\
 table, head = nn.Embedding(6, 4, max_norm=0.5), nn.Linear(4, 4)
 for step in range(2):
     keys = head(table.weight)
     (table(torch.arange(3)) @ keys.t()).sum().backward()  # here
-"""
-
-ON_ONE_LINE = """\
+""",
+    "on_one_line": """\
 G, D = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
 og, od = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
 for x in torch.randn(2, 5, 4):
@@ -210,9 +163,8 @@ for x in torch.randn(2, 5, 4):
     og.zero_grad(); score.backward(); og.step()
     loss = D(fake).square().mean()
     od.zero_grad(); loss.backward(); od.step()
-"""
-
-AVERAGE = """\
+""",
+    "average": """\
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -225,9 +177,8 @@ def train(model):
     for step in range(3):
         model.step(torch.randn(5, 4)).backward()
 train(Model())
-"""
-
-SHARED_HEADS = """\
+""",
+    "shared_heads": """\
 def train():
     body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
     heads = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
@@ -236,22 +187,14 @@ def train():
         for head in heads:
             head(features).sum().backward()
 train()
-"""
-
-TWICE = """\
+""",
+    "twice": """\
 w = torch.randn(3, requires_grad=True)
 loss = (w**2).sum()  # here
 loss.backward()
 loss.backward()
-"""
-
-GAN_FREED = """\
-G, D = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 1)
-for step in range(2):
-    fake = G(torch.randn(5, 4))  # here
-    D(fake).mean().backward()
-    (-D(fake).mean()).backward()
-"""
+""",
+}
 
 NO_GRADIENTS = {
     "no_grad": "with torch.no_grad():  # mode\n        out = net(x)  # here\n    loss = out.mean()",
@@ -284,24 +227,7 @@ def indented(text: str, spaces: int) -> str:
 
 SCRIPTS: dict[str, str] = {
     **{name: HEAD + NET.format(forward=indented(body, 8)) for name, body in FORWARDS.items()},
-    "function": HEAD + FUNCTION,
-    "gan": HEAD + GAN,
-    "two_losses": HEAD + TWO_LOSSES,
-    "ema": HEAD + EMA,
-    "hook": HEAD + HOOK,
-    "hidden": HEAD + HIDDEN,
-    "lstm": HEAD + LSTM,
-    "running": HEAD + RUNNING,
-    "summed": HEAD + SUMMED,
-    "kept_state": HEAD + KEPT_STATE,
-    "retained": HEAD + RETAINED,
-    "bank": HEAD + BANK,
-    "max_norm": HEAD + MAX_NORM,
-    "on_one_line": HEAD + ON_ONE_LINE,
-    "average": HEAD + AVERAGE,
-    "shared_heads": HEAD + SHARED_HEADS,
-    "twice": HEAD + TWICE,
-    "gan_freed": HEAD + GAN_FREED,
+    **{name: HEAD + script for name, script in OWN.items()},
     **{name: HEAD + NO_GRADIENT.format(body=body) for name, body in NO_GRADIENTS.items()},
 }
 

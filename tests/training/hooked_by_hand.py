@@ -10,7 +10,6 @@ from __future__ import annotations
 import runpy
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,6 +19,8 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.nn.utils.parametrize import ParametrizationList
+
+from tests.oracle.by_hand import flat
 
 
 class _Stack(threading.local):
@@ -46,20 +47,8 @@ def after(module: nn.Module, args: Any, output: Any) -> None:
     assert stack.modules.pop() is module
     key = id(root), id(module)
     counts[key] = counts.get(key, 0) + 1
-    tensors = {path: tensor.detach().clone() for path, tensor in tensors_in(output)}
+    tensors = {path: tensor.detach().clone() for path, tensor in flat(output)}
     outputs.append((root, module, counts[key], tensors))
-
-
-def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """All tensors of nested lists and dicts, each with the way to it."""
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield from tensors_in(part, f"{path}.{key}")
-    elif isinstance(value, list | tuple):
-        for number, part in enumerate(value):
-            yield from tensors_in(part, f"{path}.{number}")
 
 
 def models() -> list[tuple[str, int, dict[str, torch.Tensor]]]:

@@ -155,11 +155,13 @@ class ByHand:
         """A whole step of a training: the gradients of ``loss``, the optimizer's step, its end."""
         optimizer.zero_grad()
         loss.backward()
-        self.look()
-        self.before_step()
-        optimizer.step()
-        self.after_step()
+        with by_hand(self):
+            optimizer.step()
         self.end()
+
+    def clip(self, norm: float) -> None:
+        """Clip the gradients, as a script does."""
+        nn.utils.clip_grad_norm_(self._model.parameters(), norm)
 
     def also(self, key: str, measure: str, value: float) -> None:
         """Note a number that the test has computed."""
@@ -188,6 +190,19 @@ class ByHand:
         self._outputs.clear()
         self._arrived.clear()
         self._without_graph.clear()
+
+
+@contextmanager
+def by_hand(*hands: ByHand, clip: float | None = None) -> Iterator[None]:
+    """Look at the gradients, clip them, and look at the optimizer's step, which the block makes."""
+    for hand in hands:
+        hand.look()
+        if clip is not None:
+            hand.clip(clip)
+        hand.before_step()
+    yield
+    for hand in hands:
+        hand.after_step()
 
 
 def _dead(outputs: list[Tensor]) -> float:

@@ -5,70 +5,38 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.processes import COMMAND, run_python
-from tests.training.forked import TRAIN, record, steps_of
+from tests.training.forked import FORKS, TRAIN, record, steps_of
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
-]
+pytestmark = FORKS
 
 
 @pytest.mark.exhaustive
-def test_the_end_says_where_the_record_is_and_what_to_type(watched) -> None:
-    messages = watched(f"{TRAIN}train(5)").messages
-    assert messages == [
-        "hookscope: recorded 5 steps (layers at 4 of them; --every N changes that) in"
-        " runs/script-1. Next: hookscope report runs/script-1"
-    ]
-    assert watched(f"{TRAIN}train(1)", "--every", "1", "--output", "my run").messages == [
-        "hookscope: recorded 1 step in 'my run'. Next: hookscope report 'my run'".replace(
-            "in 'my run'.", "in my run."
-        )
-    ]
-    assert watched(f"{TRAIN}train(1)", "-q").stderr == ""
-    [_, end] = watched(f"{TRAIN}train(1)", "--layer", "nosuch").messages
-    assert end.startswith("hookscope: recorded 1 step (--layer matches none of the layers) in")
-
-
-TWO_MODELS = """
-import torch
-from torch import nn
-encoder = nn.Sequential()
-encoder.conv = nn.Linear(4, 4)
-decoder = nn.Sequential()
-decoder.head = nn.Linear(4, 2)
-optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
-for step in range(2):
+def test_a_pattern_need_not_match_in_each_model_and_one_that_matches_in_none_is_told(
+    watched, work: Path
+) -> None:
+    text = """
+    import torch
+    from torch import nn
+    encoder = nn.Sequential()
+    encoder.conv = nn.Linear(4, 4)
+    decoder = nn.Sequential()
+    decoder.head = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
     decoder(encoder(torch.ones(1, 4))).sum().backward()
     optimizer.step()
-"""
-
-
-@pytest.mark.exhaustive
-def test_a_pattern_that_matches_no_layer_is_a_warning_with_near_names(watched, work: Path) -> None:
-    ended = watched(TWO_MODELS, "--layer", "haed", "--layer", "conv")
+    """
+    patterns = ("haed", "head", "conv", "!nothing*")
+    ended = watched(text, *(word for pattern in patterns for word in ("--layer", pattern)))
     assert ended.status == 0
-    [warning, end] = ended.messages
-    assert warning == (
-        "hookscope: warning: --layer haed matches no layer of encoder and decoder."
-        " Did you mean head?"
-    )
-    assert end.startswith("hookscope: recorded 2 steps in")
-    assert {series.module for series in record(work).layers.series} == {"", "conv"}
-
-
-@pytest.mark.exhaustive
-def test_a_pattern_need_not_match_in_each_model(watched, work: Path) -> None:
-    ended = watched(TWO_MODELS, "--layer", "head", "--layer", "conv", "--layer", "!nothing*")
-    assert [line for line in ended.messages if "warning" in line] == [
-        "hookscope: warning: --layer !nothing* matches no layer of encoder and decoder."
-    ]
+    near, none, _ = ended.messages
+    assert "haed" in near and near.endswith("head?") and "!nothing*" in none
     assert {series.module for series in record(work).layers.series} == {"", "conv", "head"}
 
 
@@ -103,50 +71,49 @@ def test_a_script_without_steps_of_an_optimizer(both_ways, work, text: str, step
         assert steps_of(run, "0/weight.grad", "norm") == [0, 1, 2]
         assert (run.curve("0/weight.grad", "norm").values > 0).all()
     else:
-        assert (
-            "no step was recorded in runs/script-1. The script called neither" in ended.messages[0]
-        )
-        assert "neither backward()" in run.info["unwatched"][-1]["reason"]
+        assert "runs/script-1" in ended.messages[0]
+        assert "backward()" in run.info["unwatched"][-1]["reason"]
 
 
-def test_a_script_without_torch_has_no_folder(work: Path, clean_environment) -> None:
+@pytest.mark.parametrize("mode", [[], ["--list"]], ids=["train", "list"])
+def test_a_script_without_torch_has_no_folder(
+    work: Path, clean_environment, mode: list[str]
+) -> None:
     (work / "script.py").write_text("import os\nif not os.fork(): raise SystemExit\nos.wait()")
-    line = (*COMMAND, "run", "script.py")
+    line = (*COMMAND, "run", *mode, "script.py")
     done = run_python(*line, cwd=work, env=clean_environment, status=0)
-    assert done.stderr == "hookscope: the script did not import torch, so nothing was recorded.\n"
+    assert "torch" in done.stderr and done.stderr.count("\n") == 1
     assert not (work / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "subject", "status"),
     [
-        ([], "No script was named"),
-        (["missing.py"], "There is no script missing.py"),
-        (["--output", "full", "bad.py"], "full is not empty"),
-        (["bad.py"], "SyntaxError"),
+        ([], "script", 2),
+        (["missing.py"], "missing.py", 2),
+        (["--output", "full", "bad.py"], "full", 2),
+        (["bad.py"], "SyntaxError", 1),
     ],
 )
-def test_what_cannot_be_run_leaves_no_folder(work, clean_environment, words, message) -> None:
+def test_what_cannot_be_run_leaves_no_folder(
+    work, clean_environment, words: list[str], subject: str, status: int
+) -> None:
     (work / "bad.py").write_text("import torch\ndef f(:\n")
     (work / "full").mkdir()
     (work / "full" / "notes.txt").write_text("mine")
-    done = run_python(*COMMAND, "run", *words, cwd=work, env=clean_environment)
-    assert message in done.stderr
-    assert done.rc == (1 if message == "SyntaxError" else 2)
+    done = run_python(*COMMAND, "run", *words, cwd=work, env=clean_environment, status=status)
+    assert subject in done.stderr
     assert sorted(entry.name for entry in work.iterdir()) == ["bad.py", "full", "small_training.py"]
 
 
 # Each raises inside code that PyTorch calls, or that calls PyTorch.
 RAISES = {
-    "loop": f"""
-        {TRAIN}
-        def fail(step, model, optimizer, loss):
+    "loop": """
+        def fail(step, *_):
             if step == 2: raise ValueError("bad batch")
         train(in_step=fail)
         """,
-    "backward": f"""
-        {TRAIN}
-        import torch
+    "backward": """
         class Bad(torch.autograd.Function):
             @staticmethod
             def forward(ctx, x): return x * 1
@@ -156,71 +123,59 @@ RAISES = {
             if step == 2: Bad.apply(loss).backward()
         train(in_step=fail)
         """,
-    "optimizer": f"""
-        {TRAIN}
-        import torch
+    "optimizer": """
         class Bad(torch.optim.SGD):
             def step(self, closure=None): raise ValueError("in step")
         torch.optim.SGD = Bad
         train()
         """,
-    "new optimizer": "import torch\ntorch.optim.SGD([], lr=0.1)",
-    "tensor hook": f"""
-        {TRAIN}
+    "new optimizer": "torch.optim.SGD([], lr=0.1)",
+    "tensor hook": """
         def refuse(gradient): raise ValueError("in a hook")
         train(in_step=lambda step, model, optimizer, loss: loss.register_hook(refuse))
         """,
-    "cause": f"""
-        {TRAIN}
-        import torch
-        def fail(step, model, optimizer, loss):
+    **{
+        kind: f"""
+        def fail(*_):
             try:
-                torch.ones(2, requires_grad=True).backward()
+                no_scalar()
             except RuntimeError as error:
-                raise ValueError("no scalar") from error
+                raise {raised}
         train(in_step=fail)
-        """,
-    "logged": f"""
-        {TRAIN}
-        import torch, traceback
+        """
+        for kind, raised in (
+            ("cause", "ValueError('no scalar') from error"),
+            ("group", "ExceptionGroup('several', [error, ValueError(1)])"),
+        )
+    },
+    "logged": """
         try:
-            torch.ones(2, requires_grad=True).backward()
+            no_scalar()
         except RuntimeError:
             traceback.print_exc()
         train(2)
         """,
-    "thread": f"""
-        {TRAIN}
-        import threading, torch
-        thread = threading.Thread(target=torch.ones(2, requires_grad=True).backward, name="t")
+    "thread": """
+        thread = threading.Thread(target=no_scalar, name="t")
         thread.start(); thread.join()
         train(2)
         """,
-    "own excepthook": f"""
-        {TRAIN}
-        import sys, torch, traceback
+    "own excepthook": """
         def show(kind, error, trace): print("shown", *traceback.format_tb(trace))
         sys.excepthook = show
-        train(in_step=lambda *_: torch.ones(2, requires_grad=True).backward())
+        train(in_step=lambda *_: no_scalar())
         """,
 }
-if sys.version_info >= (3, 11):
-    RAISES["group"] = f"""
-        {TRAIN}
-        import torch
-        def fail(step, model, optimizer, loss):
-            try:
-                torch.ones(2, requires_grad=True).backward()
-            except RuntimeError as error:
-                raise ExceptionGroup("several", [error, ValueError(step)])
-        train(in_step=fail)
-        """
+if sys.version_info < (3, 11):
+    del RAISES["group"]
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", RAISES)
 def test_a_traceback_is_that_of_python(both_ways, work: Path, place: str) -> None:
-    ended = both_ways(RAISES[place], "--every", "1")
+    head = "import sys, threading, torch, traceback\n"
+    head += "no_scalar = torch.ones(2, requires_grad=True).backward\n"
+    ended = both_ways(f"{TRAIN}{head}{textwrap.dedent(RAISES[place])}", "--every", "1")
     continues = place in ("logged", "thread")
     run = record(work)
     assert (run.info["status"], run.info["exit_status"]) == (
@@ -235,13 +190,10 @@ def test_a_traceback_of_a_forward_pass_has_no_frame_of_ours(watched, work: Path)
         f"""
         {TRAIN}
         import torch
-        class Bad(torch.nn.Linear):
-            calls = 0
+        class Bad(torch.nn.Sequential):
             def forward(self, x):
-                self.calls += 1
-                if self.calls == 3: raise ValueError("in forward")
-                return super().forward(x)
-        train(model=torch.nn.Sequential(Bad(4, 4), torch.nn.Linear(4, 2)))
+                raise ValueError("in forward")
+        train(model=Bad(torch.nn.Linear(4, 2)))
         """,
         "--every",
         "1",
@@ -252,6 +204,8 @@ def test_a_traceback_of_a_forward_pass_has_no_frame_of_ours(watched, work: Path)
 
 
 FOREVER = f"{TRAIN}train(10**9)"
+# The seconds in which a row waits in memory do not depend on the processor.
+STOPPED_CLOCK = "import time\nnow = [0]\ntime.monotonic = lambda: now[-1]\n"
 
 
 def wait_for_steps(work: Path) -> None:
@@ -262,18 +216,21 @@ def wait_for_steps(work: Path) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "terminate"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["kill", "Ctrl-C", "terminate"]
+)
 @pytest.mark.parametrize("delay", [0, 0.037, 0.21])
-def test_a_killed_run_can_be_read(watched, work: Path, number: int, delay: float) -> None:
+def test_a_run_that_a_signal_ends_can_be_read(
+    watched, work: Path, number: int, delay: float
+) -> None:
     def kill(pid: int) -> None:
         wait_for_steps(work)
         time.sleep(delay)
         os.kill(pid, number)
 
     ended = watched(FOREVER, "--every", "1", while_running=kill)
-    assert (ended.status, ended.stderr) == (-number, "")
+    assert ended.status == -number
     left = record(work)
-    assert left.info["status"] == "running"
     assert left.info["steps"] == len(left.steps)
     losses = left.curve("loss", "value")
     assert losses.steps.tolist() == list(range(len(losses.steps)))
@@ -282,26 +239,15 @@ def test_a_killed_run_can_be_read(watched, work: Path, number: int, delay: float
     assert count >= len(losses.values) - 1
     assert losses.values[:count].tolist() == pytest.approx(printed[:count])
     assert len(left.layers) > 0
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("delay", [0, 0.013, 0.11])
-def test_ctrl_c_in_the_middle_of_a_step(watched, work: Path, delay: float) -> None:
-    def interrupt(pid: int) -> None:
-        wait_for_steps(work)
-        time.sleep(delay)
-        os.kill(pid, signal.SIGINT)
-
-    ended = watched(FOREVER, "--every", "1", while_running=interrupt)
-    assert ended.status == -signal.SIGINT
+    if number != signal.SIGINT:
+        assert (ended.stderr, left.info["status"]) == ("", "running")
+        return
     assert ended.own.stderr.startswith("Traceback (most recent call last):\n  File")
     assert ended.own.stderr.endswith("KeyboardInterrupt\n")
     assert "hookscope" not in ended.own.stderr
-    left = record(work)
     assert (left.info["status"], left.info["exit_status"]) == ("interrupted", None)
-    assert len(left.steps) == len(left.layers) >= len(ended.stdout.splitlines())
-    assert left.info["steps"] == len(left.steps)
-    assert f"recorded {len(left.steps):,} steps" in ended.messages[-1]
+    assert len(left.steps) == len(left.layers) >= len(printed)
+    assert f" {len(left.steps):,} steps" in ended.messages[-1]
 
 
 def test_a_script_that_catches_ctrl_c_goes_on(watched, work: Path) -> None:
@@ -323,40 +269,37 @@ def test_a_script_that_catches_ctrl_c_goes_on(watched, work: Path) -> None:
 
 
 def test_a_hard_exit_keeps_what_was_written(both_ways, work: Path) -> None:
-    both_ways(
-        f"""
-        {TRAIN}
-        import os, time
-        def leave(step, *_):
-            if step == 3: time.sleep(1.1)  # longer than a row waits in memory
-            if step == 5: os._exit(7)
-        train(in_step=leave)
-        """,
-        "--every",
-        "1",
-    )
+    text = f"""
+    {TRAIN}
+    import os
+    def leave(step, *_):
+        if step == 3: now.append(float('inf'))  # rows have waited long enough
+        if step == 5: os._exit(7)
+    train(in_step=leave)
+    """
+    both_ways(STOPPED_CLOCK + textwrap.dedent(text), "--every", "1")
     left = record(work)
     assert left.info["status"] == "running"
     assert len(left.steps) == 4  # what was in memory when the fourth row came
 
 
 def test_a_run_whose_watching_failed_says_how_the_script_ended(both_ways, work: Path) -> None:
-    text = """
-    import torch
-    from small_training import train
-    class Odd(dict):
-        def values(self):
-            raise KeyError("planted")
-    class Net(torch.nn.Linear):
-        def forward(self, x):
-            return Odd(y=super().forward(x))
-    net = Net(2, 2)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for step in range(3):
-        net(torch.ones(1, 2))["y"].sum().backward()
-        optimizer.step()
-    """
-    both_ways(text)
+    both_ways(
+        """
+        import torch
+        class Odd(dict):
+            def values(self):
+                raise KeyError("planted")
+        class Net(torch.nn.Linear):
+            def forward(self, x):
+                return Odd(y=super().forward(x))
+        net = Net(2, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(3):
+            net(torch.ones(1, 2))["y"].sum().backward()
+            optimizer.step()
+        """
+    )
     info = record(work).info
     assert (info["status"], info["exit_status"]) == ("finished", 0)
     assert "planted" in info["incomplete"]
@@ -369,36 +312,27 @@ def test_on_a_full_disk_the_training_goes_on(both_ways, work: Path) -> None:
     text += "train(250, lambda *_: time.sleep(next(waits, 0)))"
     ended = both_ways(text, "--every", "1", largest_file=8_000)
     [warning, last] = ended.messages
-    assert "the record of this run is incomplete: Cannot write" in warning
     left = record(work)
-    assert "File too large" in left.info["incomplete"]
+    assert "File too large" in left.info["incomplete"] and left.info["incomplete"][:-1] in warning
     assert left.info["status"] == "finished"
     assert 0 < len(left.steps) < 250
-    layers = len(left.layers)
-    counts = (
-        f"recorded {len(left.steps)} of 250 steps, layers at {layers}; the record is incomplete"
-    )
-    assert counts in last
+    assert f"{len(left.steps)} of 250 steps, layers at {len(left.layers)};" in last
 
 
 def test_layers_that_could_not_be_written_make_a_record_incomplete(both_ways, work: Path) -> None:
     """The table of steps is written first, and has all of its rows."""
-    text = f"{TRAIN}train(30)"
+    text = f"{STOPPED_CLOCK}{TRAIN}train(30)"
     ended = both_ways(text, "--every", "1", largest_file=6_000)
     left = record(work)
     assert left.info["incomplete"]
     assert (len(left.steps), len(left.layers)) == (30, 0)
-    expected = "recorded 30 of 30 steps, layers at 0; the record is incomplete, in runs/script-1"
-    assert expected in ended.messages[-1]
+    assert "30 of 30 steps, layers at 0;" in ended.messages[-1]
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(watched, work: Path) -> None:
     (work / "runs").symlink_to("missing/runs")  # a file is refused before the script starts
     [line] = watched(f"{TRAIN}train(2)").messages
-    assert line == (
-        "hookscope: nothing is watched after the import of torch. Cannot create the folder of the"
-        " run: File exists. Name another folder with --output. The script continues."
-    )
+    assert "File exists" in line and "--output" in line
 
 
 @pytest.mark.exhaustive
@@ -415,18 +349,6 @@ def test_a_folder_that_is_removed_in_the_middle(both_ways, work: Path) -> None:
     )
     assert [line for line in ended.messages if "incomplete:" in line] == ended.messages[:1]
     assert not (work / "runs").exists()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser writes everywhere")
-def test_a_folder_that_is_read_only(both_ways, work: Path) -> None:
-    (work / "script.py").touch()
-    work.chmod(0o555)
-    try:
-        ended = both_ways(f"{TRAIN}train(2)")
-    finally:
-        work.chmod(0o755)
-    [line] = ended.messages
-    assert "Cannot create the folder of the run" in line
 
 
 @pytest.mark.exhaustive

@@ -14,17 +14,20 @@ from textwrap import dedent
 import pytest
 
 from tests.training.failing_steps import CORRECT, HEAD, SCRIPTS, indented
+from tests.training.forked import FORKS, Ended
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
-]
+pytestmark = FORKS
 
 
-def marked_line(script: str) -> int:
+def marked_line(script: str, mark: str = "# here") -> int:
     """The number of the line with the mark."""
-    lines = script.splitlines()
-    return 1 + next(n for n, line in enumerate(lines) if line.endswith("# here"))
+    return 1 + next(n for n, line in enumerate(script.splitlines()) if line.endswith(mark))
+
+
+def story_of(ended: Ended) -> str:
+    """What is said about the failure."""
+    lines = [line.removeprefix("hookscope: ") for line in ended.messages]
+    return "\n".join(x for x in lines if not x.startswith(("recorded", "stopped the script")))
 
 
 def code_in(page: str) -> str:
@@ -32,7 +35,7 @@ def code_in(page: str) -> str:
     return re.split(r"^```(?:py|python)?\n", page, flags=re.MULTILINE)[1]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_line_is_named(watched, name: str) -> None:
     ended = watched(SCRIPTS[name])
@@ -56,24 +59,8 @@ def test_the_statement_is_named_where_several_are_in_one_line(watched) -> None:
 
 
 def test_no_clone_is_suggested_of_a_weight_that_is_changed(watched) -> None:
-    ended = watched(
-        HEAD
-        + dedent("""\
-            class Net(nn.Module):
-                def __init__(self):
-                    super().__init__()
-                    self.fc, self.keys = nn.Linear(4, 4), nn.Parameter(torch.randn(3, 4))
-                def forward(self, x):
-                    scores = self.fc(x) @ self.keys.t()
-                    with torch.no_grad():
-                        self.keys[0] = 0
-                    return scores
-            net = Net()
-            for step in range(2):
-                net(torch.randn(5, 4)).sum().backward()
-            """)
-    )
-    assert "Suggestion: change the weight after the backward pass" in "\n".join(ended.messages)
+    [said] = [line for line in watched(SCRIPTS["own_weight"]).messages if "Suggestion" in line]
+    assert " after " in said and "clone" not in said
 
 
 def test_frozen_parameters_are_named(watched) -> None:
@@ -81,36 +68,29 @@ def test_frozen_parameters_are_named(watched) -> None:
         HEAD
         + dedent("""\
             net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).requires_grad_(False)
-            for step in range(2):
-                net(torch.ones(2, 3)).sum().backward()
+            net(torch.ones(2, 3)).sum().backward()
             """)
     )
-    [said] = [line for line in ended.messages if "cannot get a gradient" in line]
-    assert "4 parameters" in said and "net.0.weight, net.0.bias, net.2.weight and others" in said
+    [said] = [line for line in ended.messages if "4 parameters" in line]
+    assert "net.0.weight, net.0.bias, net.2.weight and others" in said
 
 
 def test_gradients_that_are_disabled_around_a_layer_of_another_file_are_told(
     watched, work: Path
 ) -> None:
-    (work / "layers.py").write_text(
-        "from torch import nn\nclass Body(nn.Linear):\n    def forward(self, x):\n"
-        "        return super().forward(x)\n"
-    )
+    (work / "layers.py").write_text("from torch import nn\nclass Body(nn.Sequential): pass\n")
     ended = watched(
-        "import torch\nfrom layers import Body\nbody = Body(3, 3)\nfor step in range(2):\n"
-        "    with torch.no_grad():\n        out = body(torch.ones(2, 3))\n"
-        "    out.sum().backward()\n"
+        "import torch\nfrom layers import Body\nbody = Body(torch.nn.Linear(3, 3))\n"
+        "with torch.no_grad():\n    out = body(torch.ones(2, 3))\nout.sum().backward()\n"
     )
-    [said] = [line for line in ended.messages if "with gradients disabled" in line]
-    assert "script.py:6" in said and "by `with torch.no_grad()` in line 5." in said
+    assert re.search(r"script\.py:5.* by `with torch\.no_grad\(\)` in line 4", story_of(ended))
 
 
 @pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_script_has_no_story(watched, name: str) -> None:
     ended = watched(CORRECT[name])
-    assert ended.status == 0, ended.stderr
-    assert [line for line in ended.messages if "recorded 3 steps" not in line] == []
+    assert (ended.status, story_of(ended)) == (0, ""), ended.stderr
 
 
 def test_another_error_has_no_story(watched) -> None:
@@ -286,18 +266,3 @@ def test_the_line_that_anomaly_mode_has_recorded_is_named(watched) -> None:
     script = SCRIPTS["fpn"].replace(HEAD, HEAD + "torch.autograd.set_detect_anomaly(True)\n")
     first = watched(script).messages[0]
     assert f"(script.py:{marked_line(script) - 1})" in first
-
-
-# The pages
-
-
-@pytest.mark.parametrize(
-    "page", ["backward-through-the-graph-a-second-time", "does-not-require-grad"]
-)
-def test_the_page_shows_what_is_said(watched, page: str, repo: Path) -> None:
-    text = (repo / "docs" / "questions" / f"{page}.md").read_text()
-    code = code_in(text)
-    shown = re.findall(r"^    (hookscope: .+)\n", text, re.MULTILINE)
-    assert len(shown) >= 3
-    said = [line.replace("script.py", "train.py") for line in watched(code).messages]
-    assert said[: len(shown)] == shown

@@ -24,6 +24,7 @@ from hookscope.specs.program_options import ProgramOptions, read_calls
 from hookscope.training.called_models import ProgramStopped
 from hookscope.training.followed_models import FollowedModels
 from hookscope.training.model_capture import ModelCapture
+from tests.zoo import Module
 
 
 @contextmanager
@@ -149,14 +150,16 @@ def test_inputs_and_gradients_are_those_of_autograd(kinds: list[str]) -> None:
         assert all(capture[key].equal(value) for key, value in expected[kind].items())
 
 
-def test_an_edit_changes_the_program_and_one_that_does_not_fit_ends_it() -> None:
+@pytest.mark.parametrize("mode", ["capture", "check", "trace"])
+def test_an_edit_changes_the_program_and_one_that_does_not_fit_ends_it(mode: str) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    results = []
-    capture, _ = recorded(
-        lambda: results.append(net(torch.ones(1, 2))), ["0"], Interventions(edits=["net.0=zero"])
-    )
-    assert results[0].equal(net[1](torch.zeros(1, 2)))
-    assert capture["net.0/output"].eq(0).all()
+    edits = Interventions(edits=["net.0=zero"])
+    with following(ProgramOptions(**{mode: True}), ["net.0"], edits) as followed:
+        changed = net(torch.ones(1, 2))
+    assert changed.equal(net[1](torch.zeros(1, 2)))
+    result = followed.result("test")
+    if isinstance(result, Capture):
+        assert result["net.0/output"].eq(0).all()
     with pytest.raises(ProgramStopped) as stopped:
         recorded(lambda: net(torch.ones(1, 2)), (), Interventions(edits=["net.0[9]=zero"]))
     assert stopped.value.code == 2
@@ -177,14 +180,12 @@ def test_the_program_ends_after_the_last_call_that_is_asked_for() -> None:
 def test_what_did_not_come_is_said() -> None:
     net, x = nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)
     _, said = recorded(lambda: net(x), ["net.1", "ne.0"], calls=read_calls("1,3"))
-    assert said == [
-        "'net.1' matches no layer of net. Did you mean net.0 or net?",
-        "'ne.0' matches no layer of net. Did you mean net.0?",
-        "net was called 1 time, so call 3 did not come.",
-    ]
-    assert recorded(lambda: None)[1] == ["the program called no model, so nothing was recorded."]
-    capture, said = recorded(lambda: [net(x) for _ in range(9)], ["0"], max_bytes=40)
-    assert len(capture) == 5 and said == ["recording ended at net.0: --max-bytes is 40 bytes."]
+    for sentence, words in zip(said, ("'net.1' net.0", "'ne.0' net.0", "net 1 3"), strict=True):
+        assert all(word in sentence for word in words.split())
+    [said] = recorded(lambda: None)[1]
+    assert "no model" in said
+    capture, [said] = recorded(lambda: [net(x) for _ in range(9)], ["0"], max_bytes=40)
+    assert len(capture) == 5 and "net.0" in said and "--max-bytes is 40" in said
 
 
 def test_a_forward_that_is_called_itself_is_named() -> None:
@@ -231,15 +232,8 @@ def test_a_check_finds_the_first_nan_and_units_that_are_dead_in_all_calls() -> N
 
 @pytest.mark.parametrize("layers", [["net"], ["net", "net.blocks"]])
 def test_own_times_in_a_program_are_without_layers_that_are_not_listed(layers: list[str]) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.blocks[1](self.blocks[0](x))
-
-    net = Net()
+    blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+    net = Module(lambda self, x: self.blocks[1](self.blocks[0](x)), blocks=blocks)
     with following(ProgramOptions(trace=True), layers) as followed:
         net(torch.ones(1, 2))
     result = followed.result("test")
@@ -258,7 +252,7 @@ def test_record_without_a_model_records_what_the_block_calls() -> None:
     with hookscope.record(layers=["encoder", "decoder"], grads=True) as shot:
         decoder(encoder(torch.ones(1, 2))).sum().backward()
     assert shot["encoder/output.grad"].equal(decoder.weight)
-    refused = pytest.raises(hookscope.HookscopeError, match="Did you mean encoder")
+    refused = pytest.raises(hookscope.HookscopeError, match="encoder")
     with refused, hookscope.record(layers="encodr"):
         encoder(torch.ones(1, 2))
     assert not encoder._forward_hooks and not encoder._forward_pre_hooks
@@ -311,7 +305,6 @@ def test_a_model_is_gone_as_soon_as_the_program_drops_it(mode: str) -> None:
         left.extend(map(weakref.ref, [*net.modules(), *net.parameters()]))
         net(torch.ones(1, 2, requires_grad=True)).sum().backward()
 
-    gc.collect()
     gc.disable()  # nothing may wait for it
     try:
         with following(ProgramOptions(**options), (), Interventions(**changes)) as followed:
@@ -324,19 +317,11 @@ def test_a_model_is_gone_as_soon_as_the_program_drops_it(mode: str) -> None:
 
 
 def test_what_is_known_of_a_deleted_model_is_that_of_its_calls() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Linear(2, 2)])
-            self.log = nn.Linear(2, 2)
-            nn.init.constant_(self.log.weight, math.nan)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layers[0](x)
-
     def program(*, keeps: bool) -> nn.Module | None:
         torch.manual_seed(0)
-        net = Net()
+        layers, log = nn.ModuleList([nn.Linear(2, 2)]), nn.Linear(2, 2)
+        nn.init.constant_(log.weight, math.nan)
+        net = Module(lambda self, x: self.layers[0](x), layers=layers, log=log)
         net(torch.ones(1, 2))
         return net if keeps else None
 
@@ -376,10 +361,9 @@ def test_processes_are_noted_by_what_they_run() -> None:
 
 
 def test_an_error_of_hookscope_that_the_program_itself_raises_stays_its_own() -> None:
-    class Net(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise RequestError("of the program")
+    def fail(self: Module, x: Tensor) -> Tensor:
+        raise RequestError("of the program")
 
-    net = Net()
+    net = Module(fail)
     with following(ProgramOptions(capture=True)), pytest.raises(RequestError, match="of the prog"):
         net(torch.ones(1))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from hookscope.training.found_models import (
@@ -17,23 +14,12 @@ from hookscope.training.found_models import (
     find_models,
 )
 
-OTHERS: list[nn.Module] = []
-
-
-@pytest.fixture(autouse=True)
-def others() -> Iterator[None]:
-    """The modules of other tests that exist; they are found as well."""
-    gc.collect()
-    OTHERS[:] = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
-    yield
-    OTHERS.clear()
+pytestmark = pytest.mark.usefixtures("no_other_models")
 
 
 def found(*wanted: nn.Module, known: Mapping[nn.Module, str] | None = None) -> dict[str, nn.Module]:
     parameters = [parameter for module in wanted for parameter in module.parameters()]
-    older = set(map(id, OTHERS))
-    models = find_models(parameters, known or {})
-    return {model.name: model.module for model in models if id(model.module) not in older}
+    return {model.name: model.module for model in find_models(parameters, known or {})}
 
 
 def test_a_model_has_the_name_of_its_variable_and_no_part_of_it_is_a_model() -> None:
@@ -85,7 +71,7 @@ def test_a_model_keeps_its_name_and_a_larger_one_takes_its_place() -> None:
     assert found(body, known=known) == {"whole": whole}
 
 
-@given(st.integers(1, 4), st.integers(0, 3))
+@pytest.mark.parametrize(("parts", "extra"), [(1, 0), (1, 2), (4, 3)])
 def test_a_model_is_found_once_whatever_shares_its_parts(parts: int, extra: int) -> None:
     shared = nn.Linear(2, 2)
     network = nn.ModuleList([nn.Sequential(shared) for _ in range(parts)])

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.training.forked import TRAIN, record, steps_of
+from tests.training.forked import FORKS, TRAIN, record, steps_of
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
-]
+pytestmark = FORKS
 
 
+MODEL = "model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))"
+# Each after the imports of ``os``, ``torch`` and ``train``; hooks of all kinds see four steps.
 INTERFERES = {
     "hooks of all kinds": f"""
-        {TRAIN}
-        import importlib, torch
+        import importlib
         seen = []
         def note(name): return lambda *_: seen.append(name)
         torch.nn.modules.module.register_module_forward_hook(note("global forward"))
@@ -28,7 +26,7 @@ INTERFERES = {
         optim = importlib.import_module("torch.optim.optimizer")
         optim.register_optimizer_step_pre_hook(note("global step"))
         optim.register_optimizer_step_post_hook(note("global stepped"))
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        {MODEL}
         model[1].register_forward_hook(lambda module, args, output: output * 2)
         model[0].register_full_backward_hook(note("backward"))
         model[2].register_full_backward_pre_hook(note("backward pre"))
@@ -41,36 +39,24 @@ INTERFERES = {
         train(4, own, model)
         print(seen)
         """,
-    "all hooks removed": f"""
-        {TRAIN}
+    "all hooks removed": """
         def clear(step, model, *_):
             if step == 3:
                 for module in model.modules(): module._forward_hooks.clear()
         train(in_step=clear)
         """,
-    "backward replaced": f"""
-        {TRAIN}
-        import torch
-        plain = torch.autograd.backward
-        def backward(*args, **kwargs):
-            print("backward")
+    **{
+        f"{owner}.{name} replaced": f"""
+        plain = torch.{owner}.{name}
+        def replaced(*args, **kwargs):
+            print("replaced")
             return plain(*args, **kwargs)
-        torch.autograd.backward = backward
+        torch.{owner}.{name} = replaced
         train()
-        """,
-    "step replaced": f"""
-        {TRAIN}
-        import torch
-        plain = torch.optim.SGD.step
-        def step(self, closure=None):
-            print("step")
-            return plain(self, closure)
-        torch.optim.SGD.step = step
-        train()
-        """,
-    "step that calls that of its base": f"""
-        {TRAIN}
-        import torch
+        """
+        for owner, name in (("autograd", "backward"), ("optim.SGD", "step"))
+    },
+    "step that calls that of its base": """
         torch.optim.SGD([torch.ones(1, requires_grad=True)])  # from now on its step has hooks
         class Mine(torch.optim.SGD):
             def step(self, closure=None):
@@ -78,8 +64,7 @@ INTERFERES = {
         torch.optim.SGD = Mine
         train()
         """,
-    "step of an instance replaced": f"""
-        {TRAIN}
+    "step of an instance replaced": """
         def wrap(step, model, optimizer, loss):
             if step == 2:
                 plain = optimizer.step
@@ -87,38 +72,31 @@ INTERFERES = {
         train(in_step=wrap)
         """,
     "trained in a thread": f"""
-        {TRAIN}
-        import threading, torch
+        import threading
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        {MODEL}
         torch.optim.SGD(model.parameters())
         thread = threading.Thread(target=train, kwargs={{"model": model}})
         thread.start()
         """,
     "DataParallel without a GPU": f"""
-        {TRAIN}
-        import torch
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        {MODEL}
         train(model=torch.nn.DataParallel(model))
         """,
-    "other folder": f"""
-        {TRAIN}
-        import os, tempfile
+    "other folder": """
+        import tempfile
         def move(step, *_):
             if step in (0, 3): os.chdir(tempfile.mkdtemp())
         train(in_step=move)
         """,
-    "logging": f"""
-        {TRAIN}
+    "logging": """
         import logging.config, sys
         logging.basicConfig(level=0, stream=sys.stdout)
-        logging.config.dictConfig({{"version": 1}})
+        logging.config.dictConfig({"version": 1})
         train()
         """,
-    "forks in the middle": f"""
-        {TRAIN}
-        import os
+    "forks in the middle": """
         def fork(step, model, optimizer, loss):
             if step != 3: return
             pid = os.fork()
@@ -134,7 +112,8 @@ INTERFERES = {
 def test_a_script_that_interferes_trains_the_same_and_is_recorded(
     both_ways, work, how: str
 ) -> None:
-    ended = both_ways(INTERFERES[how], "--every", "1")
+    text = f"import os, torch\n{TRAIN}{textwrap.dedent(INTERFERES[how])}"
+    ended = both_ways(text, "--every", "1")
     run = record(work)
     assert (run.info["status"], run.info["incomplete"]) == ("finished", "")
     assert len(ended.messages) == 1
@@ -319,7 +298,7 @@ WATCHING = ["--every=1", "--stop-on=nan,inf", "--fingerprint", "--edit=*.0=scale
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("option", [*WATCHING, "--list", "--capture", "--check", "--trace"])
+@pytest.mark.parametrize("option", [*WATCHING, "--capture"])
 def test_a_model_that_the_script_drops_is_freed_at_once(both_ways, work, option: str) -> None:
     ended = both_ways(FREES, option, "--quiet")
     assert ended.own.stdout.splitlines()[1:] == ["0"] * 4
@@ -347,3 +326,43 @@ def test_modules_as_deep_as_python_allows_run(both_ways) -> None:
         print(model(torch.ones(1)))
     """,
     )
+
+
+# Trains, so that an edit changes each loss after the first one as well.
+PROGRAM = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    {by_hand}
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = net(torch.ones(2, 3)).square().sum()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+"""
+DOUBLED = "net[0].register_forward_hook(lambda module, args, output: 2 * output)"
+TRIPLED = "net[2].register_forward_hook(lambda *_: _[2].register_hook(lambda g: 3 * g) and None)"
+EDITS = {
+    "--edit": ("net.0=scale:2", DOUBLED),
+    "--grad-edit": ("2=scale:3", TRIPLED),
+}
+
+
+@pytest.mark.parametrize("option", EDITS)
+def test_a_training_is_that_with_a_hook_by_hand_and_so_is_its_record(
+    watched, work, option: str
+) -> None:
+    edit, hook = EDITS[option]
+    by_hand = watched(PROGRAM.format(by_hand=hook), "--every", "1", "--quiet")
+    ours = watched(PROGRAM.format(by_hand=""), "--every", "1", option, edit)
+    assert (ours.own.stdout, ours.own.status) == (by_hand.own.stdout, 0)
+    assert any(edit in message and "net." in message for message in ours.messages)
+    expected, found = record(work, 1), record(work, 2)
+    for key, measure in (("0/output", "rms"), ("1/output", "rms"), ("0/output.grad", "norm")):
+        assert steps_of(found, key, measure) == [0, 1, 2]
+        values = found.curve(key, measure).values
+        assert list(values) == list(expected.curve(key, measure).values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -23,13 +23,10 @@ from tests.training.measured_by_hand import (
     recorded_steps,
     watched,
 )
+from tests.training.test_measures import net
+from tests.zoo import Module
 
-
-@pytest.fixture(autouse=True)
-def no_other_models() -> Iterator[None]:
-    """The watcher finds all modules that exist, so those of other tests must be gone."""
-    gc.collect()
-    yield
+pytestmark = pytest.mark.usefixtures("no_other_models")
 
 
 def by_size(kind: str = "sgd", **options: object) -> tuple[list[StepCounts], list[StepCounts]]:
@@ -108,36 +105,24 @@ def skipping(model: nn.Module, batch: Tensor, bad: float) -> None:
         scaler.update()
 
 
-class Complex(nn.Module):
-    """Returns complex numbers, and has complex weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 5, dtype=torch.complex64)
-        self.scale = nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x.to(torch.complex64)) * self.scale
-
-
-def deep(dtype: torch.dtype = torch.float32) -> nn.Module:
-    model = nn.Sequential(
-        nn.Linear(6, 10), nn.ReLU(), nn.LayerNorm(10), nn.Linear(10, 4), nn.ReLU()
+def complex_numbers() -> nn.Module:
+    """Returns complex numbers, and has real weights and complex ones."""
+    return Module(
+        lambda self, x: self.inner(self.first(x).to(torch.complex64)),
+        first=nn.Linear(6, 6),
+        inner=nn.Linear(6, 5, dtype=torch.complex64),
     )
-    with torch.no_grad():
-        model[0].bias[3] = -100  # a dead unit
-    return model.to(dtype)
 
 
 TRAININGS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Train]] = {
-    "float32": (deep, (7, 6), plainly),
-    "float64": (lambda: deep(torch.float64), (7, 6), plainly),
-    "bfloat16": (lambda: deep(torch.bfloat16), (7, 6), plainly),
-    "tokens": (deep, (2, 3, 6), plainly),
-    "one row": (deep, (1, 6), plainly),
-    "one vector": (deep, (6,), plainly),
-    "complex": (Complex, (7, 6), plainly),
-    "skipping": (deep, (7, 6), skipping),
+    "float32": (net, (7, 6), plainly),
+    "float64": (lambda: net(torch.float64), (7, 6), plainly),
+    "bfloat16": (lambda: net(torch.bfloat16), (7, 6), plainly),
+    "tokens": (net, (2, 3, 6), plainly),
+    "one row": (net, (1, 6), plainly),
+    "one vector": (net, (6,), plainly),
+    "complex": (complex_numbers, (7, 6), plainly),
+    "skipping": (net, (7, 6), skipping),
 }
 
 
@@ -227,10 +212,10 @@ def break_something(model: nn.Sequential, optimizer: Overwriting, where: str, ba
             return y.relu()
 
         relu.forward = forward
-    if where == "the gradient of weight":
+    if where == "gradient of weight":
         for weight in linear.parameters():
             weight.register_hook(lambda grad: torch.full_like(grad, bad))
-    if where == "the new value of weight":
+    if where == "value of weight":
         optimizer.bad = bad, list(linear.parameters())
 
 
@@ -242,8 +227,8 @@ def break_something(model: nn.Sequential, optimizer: Overwriting, where: str, ba
     [
         ("output", "4"),
         ("input.0", "5"),
-        ("the gradient of weight", "4"),
-        ("the new value of weight", "4"),
+        ("gradient of weight", "4"),
+        ("value of weight", "4"),
     ],
 )
 def test_the_stop_names_the_first_layer_that_is_bad(

@@ -2,87 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
-from tools.warm_process import Finished, WarmProcess
-
 pytestmark = pytest.mark.slow
 
 MODEL = """
-import os, sys
+import os, signal, sys, traceback, warnings
 import torch
 from torch import nn
 
+warnings.simplefilter("ignore")
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
 for _ in range(5):
     out = net(torch.ones(2, 3))
 print(out.sum().item())
 """
-ENDINGS = {
-    "an exception": ("raise ValueError('mine')", 1),
-    "an exit status": ("sys.exit(7)", 7),
-    "os._exit": ("sys.stdout.flush(); os._exit(3)", 3),
-    "a fork": (
-        "child = os.fork()\nif not child:\n    net(torch.ones(2, 3))\n    os._exit(0)\n"
-        "os.waitpid(child, 0)",
-        0,
-    ),
-}
-Start = Callable[..., Finished]
-
-
-@pytest.fixture
-def start(warm_process: WarmProcess, bare_environment, tmp_path: Path) -> Start:
-    """Run a script in the folder of the test: bare, or with ``hookscope run OPTIONS``."""
-
-    def run(text: str, *options: str) -> Finished:
-        script = tmp_path / "program.py"
-        script.write_text(text)
-        if not options:
-            return warm_process.run([], tmp_path, bare_environment, script=script)
-        return warm_process.run(["run", *options, str(script)], tmp_path, bare_environment)
-
-    return run
-
-
-def keys(folder: Path) -> set[str]:
-    with safe_open(folder / "program.run.safetensors", "numpy") as file:
-        return set(file.keys())
-
-
-@pytest.mark.parametrize("name", ENDINGS)
-def test_the_ending_is_that_of_the_program(start: Start, tmp_path: Path, name: str) -> None:
-    ending, status = ENDINGS[name]
-    bare = start(MODEL + ending)
-    ours = start(MODEL + ending, "--capture", "--layer", "0")
-    assert (bare.rc, ours.rc) == (status, status)
-    assert ours.stdout == bare.stdout
-    said = [line for line in ours.stderr.splitlines() if not line.startswith("hookscope: ")]
-    assert said[-1:] == bare.stderr.splitlines()[-1:]
-    if name == "os._exit":  # which ends a process at once
-        assert not list(tmp_path.glob("*.safetensors"))
-    else:
-        calls = ["", ":2", ":3", ":4", ":5"]
-        assert keys(tmp_path) == {f"net.0{call}/output" for call in calls}
-
-
-# Where a program fails or is interrupted, with all hooks in its model.
+# Where a program ends, fails or is interrupted, with all hooks in its model.
 BREAKS = {
+    "an exit status": "sys.exit(7)",
+    "a text": "sys.exit('the end')",
+    "os._exit": "sys.stdout.flush()\nos._exit(3)",
+    "a fork": "child = os.fork()\nif not child:\n    net(torch.ones(2, 3))\n    os._exit(0)\n"
+    "os.waitpid(child, 0)",
+    "an exception": "raise ValueError('mine')",
     "an interrupt": "raise KeyboardInterrupt",
     "a signal": "signal.raise_signal(signal.SIGINT)",
     "an interrupt of another class": "raise type('Mine', (KeyboardInterrupt,), {})",
     "a termination": "sys.stdout.flush()\nos.kill(os.getpid(), signal.SIGTERM)",
-    "a text": "sys.exit('the end')",
     "a function of torch": "net(torch.ones(2, 5))",
     "a hook of the program": "net[0].register_forward_hook(lambda *_: 1 / 0)\n"
     "try:\n    net(torch.ones(2, 3))\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
@@ -94,9 +48,16 @@ BREAKS = {
     "class Last(nn.Module):\n    def forward(self, x):\n        return Odd(x=x)\n"
     "net.append(Last())\nnet(torch.ones(2, 3))\nraise KeyboardInterrupt",
 }
+AT_ONCE = ("a termination", "os._exit")
+CALLS = {f"net.0{call}/output" for call in ("", ":2", ":3", ":4", ":5")}
 
 
-@pytest.mark.sampled(5)
+def keys(file: Path) -> set[str]:
+    with safe_open(file, "numpy") as opened:
+        return set(opened.keys())
+
+
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("place", BREAKS)
 @pytest.mark.parametrize(
     "mode",
@@ -111,57 +72,21 @@ BREAKS = {
 def test_a_program_breaks_off_as_under_python(
     watched, fork_server, work: Path, mode: str, place: str
 ) -> None:
-    text = f"import signal, traceback\n{MODEL}{BREAKS[place]}"
-    ours = watched(text, *mode.split())
+    ours = watched(MODEL + BREAKS[place], *mode.split())
     bare = fork_server.run(["script.py"], work, None)
     assert (ours.status, ours.stdout) == (bare.status, bare.stdout)
     assert "hookscope" not in ours.own.stderr
     if place != "a call of ours":  # which Python does not make
         assert without_torch(ours.own.stderr) == without_torch(bare.stderr)
     output = work / mode.split()[-1]
-    assert output.exists() == (place != "a termination" or output.name == "out")
+    assert output.exists() == (place not in AT_ONCE or output.name == "out")
+    if output.suffix == ".safetensors" and output.exists():
+        assert keys(output) >= CALLS
 
 
 def without_torch(trace: str) -> str:
     """A traceback without the frames of PyTorch that calls hooks, which it has with any hook."""
     return re.sub(r'  File "[^"]*torch/nn/modules/module.py".*\n(    .*\n)*', "", trace)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            ["--layer", "net.9"],
-            "'net.9' matches no layer of net. Did you mean net.0, net.1 or net?",
-        ),
-        (["--calls", "2,7"], "net was called 5 times, so call 7 did not come."),
-        (["--max-bytes", "40"], "recording ended at net.1: --max-bytes is 40 bytes."),
-    ],
-)
-def test_what_did_not_come_is_said_in_the_end(start: Start, options: list[str], said: str) -> None:
-    done = start(MODEL, "--capture", *options)
-    assert done.rc == 0
-    assert f"hookscope: {said}" in done.stderr
-
-
-def test_a_program_without_a_model_or_without_torch(start: Start, tmp_path: Path) -> None:
-    done = start("import torch\nprint(1)", "--capture")
-    assert (done.rc, done.stdout) == (0, "1\n")
-    assert "hookscope: the program called no model, so nothing was recorded." in done.stderr
-    script = tmp_path / "program.py"
-    script.write_text("print(2)")
-    command = [sys.executable, "-m", "hookscope", "run", "--list", str(script)]
-    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert (plain.returncode, plain.stdout) == (0, "2\n")
-    assert "did not import torch" in plain.stderr
-
-
-def test_two_models_of_one_name_are_numbered(start: Start, tmp_path: Path) -> None:
-    two = "import torch\ndef call():\n    net = torch.nn.Linear(2, 2)\n    net(torch.ones(1, 2))\n"
-    done = start(f"{two}    return net\nkept = [call(), call()]", "--list", "-o", "list.json")
-    assert done.rc == 0, done.stderr
-    listed = json.loads((tmp_path / "list.json").read_text())["models"]
-    assert [(model["name"], model["calls"]) for model in listed] == [("net", 1), ("net2", 1)]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no limits")
@@ -176,7 +101,7 @@ def test_on_a_full_disk_the_program_ends_as_it_would(tmp_path: Path) -> None:
         command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=fill_disk
     )
     assert done.returncode == 0
-    assert "hookscope: the end of the run could not be recorded. Cannot write" in done.stderr
+    assert "hookscope: " in done.stderr and "File too large" in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["program.py"]
 
 
@@ -184,12 +109,9 @@ def test_on_a_full_disk_the_program_ends_as_it_would(tmp_path: Path) -> None:
     "compiler", ["torch.jit.script(net)", "torch.export.export(net, (torch.ones(2, 3),))"]
 )
 def test_a_model_can_be_scripted_or_exported_after_its_calls(
-    start: Start, tmp_path: Path, compiler: str
+    both_ways, work: Path, compiler: str
 ) -> None:
-    text = f"import warnings\nwarnings.simplefilter('ignore')\n{MODEL}{compiler}\nprint('done')"
-    bare = start(text)
-    ours = start(text, "--capture", "--layer", "0")
-    assert (ours.stdout, ours.rc) == (bare.stdout, 0), ours.stderr
-    assert ours.stdout.endswith("done\n")
-    assert "no layer was followed after that" in ours.stderr
-    assert len(keys(tmp_path)) == 5
+    ended = both_ways(f"{MODEL}{compiler}\nprint('done')", "--capture", "--layer", "0")
+    assert ended.stdout.endswith("done\n") and ended.status == 0
+    assert any("after that" in line for line in ended.messages)
+    assert keys(work / "script.run.safetensors") == CALLS

@@ -27,23 +27,12 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 # Each program with its arguments, and its models with parameters in the order of their calls.
 CASES = [
-    ("classify 3", "net"),
-    pytest.param("timm_inference --batch-size 1", "model", marks=needs("timm")),
-    ("detection", "model detector"),
-    ("segmentation", "network"),
-    pytest.param("text_pipeline", "model", marks=needs("transformers")),
-    pytest.param("image_pipeline", "model", marks=(needs("transformers"), pytest.mark.exhaustive)),
+    ("library 3", "network model detector"),
+    ("parts", "text_encoder unet vae visual textual encoder decoder siamese net_g"),
+    ("workers", "model large small"),
     pytest.param("speech_pipeline", "model", marks=needs("transformers")),
     pytest.param("generate", "llm", marks=needs("transformers")),
-    ("diffusion --steps 4", "text_encoder unet vae"),
-    ("two_encoders", "visual textual"),
-    ("translate", "encoder decoder"),
-    ("gan_sampler", "net_g"),
-    ("tracker", "tracker"),
     ("rollout", "policy value"),
-    ("siamese", "siamese"),
-    ("threads", "large small"),
-    ("server", "model"),
     ("worker_process", "here"),
     ("scripted", "loaded"),
     ("compiled aot_eager", "features head"),
@@ -68,7 +57,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.equal(other)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("words", "names"), CASES)
 def test_a_program_ends_as_without_hookscope_and_its_models_have_its_names(
     run: Callable[..., Finished], words: str, names: str, tmp_path: Path
@@ -81,14 +70,14 @@ def test_a_program_ends_as_without_hookscope_and_its_models_have_its_names(
     assert (ours.stdout, ours.rc) == (bare.stdout, 0), ours.stderr
     listed = json.loads((tmp_path / "list.json").read_text())
     found = [model["name"] for model in listed["models"] if model["parameters"]]
-    if program == "threads":  # either may be first
-        found.sort()
+    if program == "workers":  # either thread may be first
+        found[1:] = sorted(found[1:])
     assert found == names.split()
     if program == "worker_process":
         assert [one["what"] for one in listed["unseen"]] == ["work() in another process"]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("words", "names"), CASES)
 def test_values_are_those_of_hand_written_hooks(
     run: Callable[..., Finished], words: str, names: str, tmp_path: Path
@@ -104,8 +93,8 @@ def test_values_are_those_of_hand_written_hooks(
     # The hooks by hand do not look into caches of transformers.
     recorded = {key: value for key, value in recorded.items() if ".cache." not in key}
     models = [model for model in torch.load(tmp_path / "by_hand.pt") if model[1]]
-    if program == "threads":
-        models.sort(key=lambda model: -model[1])
+    if program == "workers":
+        models[1:] = sorted(models[1:], key=lambda model: -model[1])
     expected = {
         name + key: tensor
         for name, (_, _, tensors) in zip(names.split(), models, strict=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.optim import SGD
 
 from hookscope.training.open_steps import StepClock
@@ -45,64 +45,33 @@ def steps_of(clock: StepClock, turns: Iterable[Sequence[SGD]]) -> list[list[int]
     return [*steps, held] if held else steps
 
 
-@given(order=st.permutations(range(4)), rounds=st.integers(1, 5), count=st.integers(1, 4))
-def test_a_step_ends_with_the_last_optimizer_of_each_round(
-    order: list[int], rounds: int, count: int
-) -> None:
-    known = optimizers(count)
-    turns = [[known[n]] for n in order if n < count] * rounds
-    expected = [list(range(n * count, (n + 1) * count)) for n in range(rounds)]
-    assert steps_of(clock_of(known), turns) == expected
+ROUNDS = ["a", "ab", "ba", "abc", "cab", "bca", "abcd", "dbac", "cdab"]
+# The turns of optimizers in the steps that they make; ``(ab)`` is one turn of two of them.
+STEPS = [
+    *("|".join([order] * rounds) for order in ROUNDS for rounds in (1, 2, 5)),
+    *("(ab)|(ab)|(ab)", "(abcd)|(abcd)"),
+    *("a|a|b|b|b|c|c|d|d|d", "c|c|c|a|a", "d|d|a|a|a|a"),  # one after the other
+    *("ab|ab|a|a|a|a", "ab|ab|b|b", "ab|ab|ab|a|a"),  # one goes on alone
+    *("a|a|ba|a|b", "a|a|a|ba|a|a|b", "a|a|a|a|ba|a|a|a|ba|a|a|a|b"),  # a critic is the clock
+]
 
 
-@given(count=st.integers(1, 4), rounds=st.integers(1, 5))
-def test_optimizers_that_step_after_one_backward_pass_make_one_step(
-    count: int, rounds: int
-) -> None:
-    known = optimizers(count)
-    assert steps_of(clock_of(known), [known] * rounds) == [[n] for n in range(rounds)]
+@pytest.mark.parametrize("others", ["none", "two that never step"])
+@pytest.mark.parametrize("text", STEPS)
+def test_turns_make_the_steps_that_one_expects(text: str, others: str) -> None:
+    by_name = dict(zip("abcd", optimizers(4), strict=True))
+    turns, expected = [], []
+    for step in text.split("|"):
+        expected.append([])
+        for turn in re.findall(r"\w+(?=\))|\w", step):
+            expected[-1].append(len(turns))
+            turns.append([by_name[name] for name in turn])
+    used = {*text} if others == "none" else {*by_name}
+    clock = clock_of([optimizer for name, optimizer in by_name.items() if name in used])
+    assert steps_of(clock, turns) == expected
 
 
-@given(order=st.permutations(range(4)), active=st.integers(1, 3), rounds=st.integers(1, 5))
-def test_an_optimizer_that_never_steps_is_left_out(
-    order: list[int], active: int, rounds: int
-) -> None:
-    known = optimizers(4)
-    turns = [[known[n]] for n in order[:active]] * rounds
-    expected = [list(range(n * active, (n + 1) * active)) for n in range(rounds)]
-    assert steps_of(clock_of(known), turns) == expected
-
-
-@given(phases=st.lists(st.integers(2, 9), min_size=1, max_size=4))
-def test_optimizers_used_one_after_the_other_have_steps_of_their_own(phases: list[int]) -> None:
-    known = optimizers(4)
-    turns = [[known[n]] for n, count in enumerate(phases) for _ in range(count)]
-    assert steps_of(clock_of(known), turns) == [[n] for n in range(sum(phases))]
-
-
-@given(rounds=st.integers(2, 5), alone=st.integers(2, 9), which=st.integers(0, 1))
-def test_an_optimizer_goes_on_alone_after_rounds_of_two(
-    rounds: int, alone: int, which: int
-) -> None:
-    known = optimizers(2)
-    turns = [[one] for one in known] * rounds + [[known[which]]] * alone
-    pairs = [[2 * n, 2 * n + 1] for n in range(rounds)]
-    singles = [[2 * rounds + n] for n in range(alone)]
-    assert steps_of(clock_of(known), turns) == pairs + singles
-
-
-@given(critic_steps=st.integers(2, 6), rounds=st.integers(1, 4))
-def test_a_critic_with_several_steps_a_round_is_the_clock(critic_steps: int, rounds: int) -> None:
-    critic, generator = optimizers(2)
-    turns = ([[critic]] * critic_steps + [[generator]]) * rounds
-    steps = steps_of(clock_of([generator, critic]), turns)
-    # Each step has one turn of the critic; that of the generator belongs to the next one.
-    assert len(steps) == critic_steps * rounds + 1
-    assert all(sum(turns[n] == [critic] for n in step) == 1 for step in steps[:-1])
-    assert [n for step in steps for n in step] == list(range(len(turns)))
-
-
-@given(first=st.integers(1, 9), second=st.integers(1, 9))
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (9, 2), (2, 9)])
 def test_a_new_optimizer_takes_over(first: int, second: int) -> None:
     [old] = optimizers(1)
     clock = clock_of([old])

@@ -69,8 +69,7 @@ def test_the_first_step_and_layer_that_differ_are_named(folders: dict[str, Path]
         assert (found.step, found.model, found.change.key) == (3, "net", key)
     done = run("diff", folders["no"], folders["gelu"])
     assert done.rc == 1
-    text = "Fingerprints: the first output beyond rounding is 3/output of net, at step 3"
-    assert text in " ".join(done.stdout.split())
+    assert "3/output of net, at step 3" in " ".join(done.stdout.split())
     files = [folders[name] / "fingerprints" / "step-000000003-net.fp" for name in ("no", "gelu")]
     done = run("diff", *files, "--json")
     assert done.rc == 1

@@ -229,7 +229,7 @@ class Loop(nn.Module):
         self.step, self.head = linear(), linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        left = float(x[0, 0])
+        left = x[0, 0].item()
         while left > 0:
             x, left = self.step(x).tanh(), left - 1
         return self.head(x)

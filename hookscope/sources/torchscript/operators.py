@@ -142,7 +142,7 @@ eq ne lt le gt ge clamp clamp_ masked_fill minimum maximum addcmul addmm matmul 
 relu relu_ sigmoid sigmoid_ tanh tanh_ softmax log_softmax dropout gelu silu silu_
 hardswish hardswish_ hardsigmoid hardsigmoid_ hardtanh hardtanh_ leaky_relu leaky_relu_ elu elu_
 conv1d conv2d conv3d _convolution batch_norm layer_norm group_norm max_pool2d avg_pool2d
-adaptive_avg_pool2d embedding mean sum amax amin argmax cat stack chunk unbind select
+adaptive_avg_pool2d embedding mean sum amax amin argmax cat stack select
 view reshape flatten permute transpose t unsqueeze squeeze expand expand_as contiguous
 """
 FAST = frozenset(f"aten::{name}" for name in _FAST.split())

@@ -123,8 +123,15 @@ def _plain(value: Any) -> Type | None:
 
 def _fits_container(value: Any, static: Type, known: Mapping[str, Type]) -> bool:
     """Whether a list, dict or named tuple may be of this type, by its items."""
-    if static.fields:
-        return type(value) is tuple_type(static.text, static.fields)
+    if isinstance(value, tuple):  # a named one, which is of no unnamed type
+        if not static.fields:
+            return False
+        named = tuple_type(static.text, static.fields)
+        if type(value).__module__ == named.__module__:
+            return type(value) is named
+        # A constant, whose class PyTorch made with the same name and fields.
+        fields = getattr(value, "_fields", ())
+        return (type(value).__name__, fields) == (named.__name__, static.fields)
     if not isinstance(value, _CONTAINERS[static.kind]):
         return False
     columns = (value.keys(), value.values()) if isinstance(value, dict) else (value,)
@@ -190,6 +197,8 @@ def unwrap_optional(value: Any) -> Any:
 
 def pop_first(mapping: dict[Any, Any]) -> tuple[Any, Any]:
     """Remove and return the first item of a dict, as TorchScript's ``popitem`` does."""
+    if not mapping:
+        raise KeyError("popitem of an empty dict")
     key = next(iter(mapping))
     return key, mapping.pop(key)
 

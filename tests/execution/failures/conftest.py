@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,20 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from tests.execution.failures.broken_models import TEXT
 from tests.processes import run_lines
 from tools.warm_process import WarmProcess
-
-MODELS = Path(__file__).with_name("broken_models.py")
-
-
-def load_models() -> ModuleType:
-    """Import ``broken_models.py`` anew."""
-    spec = importlib.util.spec_from_file_location("broken_models", MODELS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @dataclass(frozen=True)
@@ -44,19 +32,33 @@ class Said:
 Commands = Callable[..., list[Said]]
 
 
-@pytest.fixture(scope="module")
-def commands(
-    tmp_path_factory: pytest.TempPathFactory,
-    bare_environment: dict[str, str],
-    warm_process: WarmProcess,
-) -> Commands:
-    """Run command lines in one process, in a folder that holds ``broken_models.py``."""
-    folder = tmp_path_factory.mktemp("models")
-    shutil.copy(MODELS, folder)
-    home = tmp_path_factory.mktemp("home")
-    places = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(home))
+@pytest.fixture(scope="session")
+def models_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file ``broken_models.py`` of a user."""
+    file = tmp_path_factory.mktemp("models") / "broken_models.py"
+    file.write_text(TEXT)
+    return file
 
-    def run(*lines: str, cwd: Path = folder) -> list[Said]:
+
+@pytest.fixture(scope="session")
+def models(models_file: Path) -> ModuleType:
+    """The module in that file."""
+    spec = importlib.util.spec_from_file_location("broken_models", models_file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def commands(
+    models_file: Path, tmp_path_factory, bare_environment: dict[str, str], warm_process: WarmProcess
+) -> Commands:
+    """Run command lines in one process, in the folder that holds ``broken_models.py``."""
+    home = str(tmp_path_factory.mktemp("home"))
+    places = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), home)
+
+    def run(*lines: str, cwd: Path = models_file.parent) -> list[Said]:
         done = run_lines(lines, cwd, bare_environment | places, warm_process)
         return [Said(one.rc, one.stdout, one.stderr) for one in done]
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,10 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import ForwardError
 from hookscope.execution.failures.expectations import kind_of, mismatches
-from tests.execution.failures.conftest import MODELS, Commands, load_models
+from tests.execution.failures.broken_models import TEXT
+from tests.execution.failures.conftest import Commands
 from tests.processes import COMMAND, in_terminal
-
-
-@pytest.fixture(scope="module")
-def models() -> ModuleType:
-    return load_models()
+from tests.zoo import Module
 
 
 def failing(model: Any, verb: Any = hookscope.capture, **options: Any) -> ForwardError:
@@ -55,26 +51,15 @@ fc1     Linear(100, 10)           1x144      -          float32  failed
 @pytest.mark.exhaustive
 def test_every_command_that_runs_a_model_shows_the_calls_on_standard_output(commands) -> None:
     digits = "broken_models.py:Digits"
-    shape = "--shape 1x1x32x32"
-    lines = [
-        f"hookscope capture {digits} --layer conv1 {shape}",
-        f"hookscope grads {digits} {shape}",
-        f"hookscope trace {digits} {shape}",
-        f"hookscope step {digits} {shape}",
-        f"hookscope ablate {digits} {shape}",
-        f"hookscope gradcheck {digits} {shape}",
-        f"hookscope diff {digits} {digits} {shape}",
-        f"hookscope cam {digits} {shape} --target 1",
-    ]
-    for line, answer in zip(lines, commands(*lines), strict=True):
-        assert answer.status == (2 if " diff " in line else 1), answer.stderr
-        dtype = "float64" if "gradcheck" in line else "float32"
-        assert answer.stdout.replace(dtype, "float32") == ROWS, line
-        assert answer.line("Fix").endswith(
-            "write nn.Linear(144, 10) instead of nn.Linear(4 * 5 * 5, 10)."
-            " Checked: the model then runs."
-        )
-        assert answer.line("Or").startswith("use an input of 1x1x28x28: --shape 1x1x28x28.")
+    rest = {"capture": "--layer conv1", "diff": digits, "cam": "--target 1"}
+    verbs = ("capture", "grads", "trace", "step", "ablate", "gradcheck", "diff", "cam")
+    lines = [f"hookscope {v} {digits} {rest.get(v, '')} --shape 1x1x32x32" for v in verbs]
+    for verb, answer in zip(verbs, commands(*lines), strict=True):
+        assert answer.status == (2 if verb == "diff" else 1), answer.stderr
+        dtype = "float64" if verb == "gradcheck" else "float32"
+        assert answer.stdout.replace(dtype, "float32") == ROWS, verb
+        assert "nn.Linear(144, 10) instead of nn.Linear(4 * 5 * 5, 10)" in answer.line("Fix")
+        assert "--shape 1x1x28x28" in answer.line("Or")
 
 
 @pytest.mark.slow
@@ -100,26 +85,17 @@ def test_a_tree_marks_what_failed_and_what_was_not_reached(commands: Commands) -
 
 
 @pytest.mark.slow
-def test_check_reports_the_explanation_as_its_finding(commands: Commands) -> None:
-    [answer] = commands("hookscope check broken_models.py:Digits --shape 1x1x32x32")
-    assert answer.status == 1
-    assert "write nn.Linear(144, 10) instead of nn.Linear(4 * 5 * 5, 10)" in answer.stdout
-    assert "in forward: return self.fc1(x)" in answer.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_run_over_a_dataset_shows_the_calls_of_its_trial_pass(
     commands: Commands, tmp_path: Path
 ) -> None:
     for number in range(3):
         Image.new("L", (32, 32)).save(tmp_path / f"{number}.png")
-    (tmp_path / "net.py").write_text(MODELS.read_text())
+    (tmp_path / "net.py").write_text(TEXT)
     [answer] = commands("hookscope extract net.py:Digits --input . -o out/", cwd=tmp_path)
     assert answer.status == 1
     assert answer.stdout == ROWS.replace(" 1x", " 2x")
-    assert "write nn.Linear(144, 10)" in answer.line("Fix")
-    assert answer.line("Or").startswith("use an input of 2x1x28x28. Checked")
+    assert "nn.Linear(144, 10)" in answer.line("Fix") and "2x1x28x28" in answer.line("Or")
 
 
 @pytest.mark.slow
@@ -127,21 +103,16 @@ def test_a_run_over_a_dataset_shows_the_calls_of_its_trial_pass(
 def test_a_terminal_shows_the_last_calls_and_all_with_verbose(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    (tmp_path / "net.py").write_text(MODELS.read_text())
+    (tmp_path / "net.py").write_text(TEXT)
     line = (*COMMAND, "capture", "net.py:Long", "--shape", "1x4")
     env = clean_environment | {"NO_COLOR": "1"}
     short = in_terminal(*line, cwd=tmp_path, env=env, size=(24, 80), status=1).decode()
-    short = short.replace("\r\n", "\n")
     rows = [line for line in short.splitlines() if "Linear(" in line and line.startswith("l")]
-    assert len(rows) == 21
-    assert rows[0].startswith("layers.30 ")
-    assert rows[-1].split()[0] == "last"
-    assert rows[-1].endswith("failed")
-    assert "... and 30 calls before these; -v shows all\n" in short
-    assert all(len(row) <= 80 for row in rows)
+    assert len(rows) == 21 and all(len(row) <= 80 for row in rows)
+    assert (rows[0].split()[0], rows[-1].split()[0]) == ("layers.30", "last")
+    assert rows[-1].endswith("failed") and "30 calls" in short
     full = in_terminal(*line, "-v", cwd=tmp_path, env=env, size=(24, 40), status=1).decode()
-    assert "layers.0 " in full
-    assert "-v shows all" not in full
+    assert "layers.0 " in full and "30 calls" not in full
 
 
 @pytest.mark.slow
@@ -195,9 +166,8 @@ def test_scripted_traced_and_exported_models_have_all_but_a_line(
         assert [row.split()[0] for row in answer.stdout.splitlines()[1:]] == [
             *("conv1", "pool", "conv2", "pool:2", "fc1", "4")
         ]
-        wanted = "100 features in the last dimension (in_features=100), got 144."
-        assert answer.line("Expected") == wanted
-        assert answer.line("Fix").startswith("use an input of 1x1x28x28: --shape 1x1x28x28.")
+        assert "(in_features=100), got 144" in answer.line("Expected")
+        assert "--shape 1x1x28x28" in answer.line("Fix")
         assert answer.line("Line") == answer.line("Or") == ""
     assert answers[2].status == 1
     assert "indices from 0 to 9 (num_embeddings=10)" in answers[2].stderr
@@ -233,7 +203,7 @@ def test_a_live_model_is_left_as_it_was_and_runs_once(models, verb, capsys) -> N
     assert capsys.readouterr().out == "forward of Chatty\n"  # of the user's own call alone
     assert [call.name for call in error.failure.ran] == ["bn", "drop"]
     assert error.failure.ran[0].inputs[0].device == "cpu"
-    assert "write nn.Linear(4, 1) instead of nn.Linear(5, 1)" in error.failure.fixes[0]
+    assert "nn.Linear(4, 1) instead of nn.Linear(5, 1)" in error.failure.fixes[0]
 
 
 def test_the_exception_has_the_facts_and_its_text_says_them(models) -> None:
@@ -269,30 +239,24 @@ class Cell(nn.Module):
     failure = failing(cell["Cell"](), shape=(1, 4)).failure
     assert (failure.file, failure.line) == (place, 7)
     assert failure.source == "return self.fc(x)"
-    assert failure.fixes[0].startswith(f"in {place}, line 4, write nn.Linear(4, 2) instead")
+    assert f"{place}, line 4" in failure.fixes[0] and "nn.Linear(4, 2)" in failure.fixes[0]
 
 
 def test_a_file_that_was_changed_meanwhile_is_read_anew(tmp_path: Path) -> None:
-    text = MODELS.read_text()
     for above in ("", "# A line more.\n"):
-        (tmp_path / "net.py").write_text(above + text)
+        (tmp_path / "net.py").write_text(above + TEXT)
         failure = failing(f"{tmp_path}/net.py:TwoWrong", shape=(1, 10)).failure
-        lines = (above + text).splitlines()
+        lines = (above + TEXT).splitlines()
         assert lines[failure.line - 1].strip() == failure.source == "return self.b(self.a(x))"
         number = 1 + lines.index("        self.b = nn.Linear(30, 5)")
-        assert f"net.py, line {number}, write nn.Linear(20, 5)" in failure.fixes[0]
+        assert f"net.py, line {number}, " in failure.fixes[0]
 
 
 def test_a_layer_whose_parent_does_not_call_it_is_named_without_a_number(models) -> None:
-    class Direct(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(3, 2)
+    def forward(self: Module, x: Tensor) -> Tensor:
+        return self.fc.forward(x)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.fc.forward(x)
-
-    failure = failing(Direct(), shape=(1, 4)).failure
+    failure = failing(Module(forward, fc=nn.Linear(3, 2)), shape=(1, 4)).failure
     assert (failure.failed.layer, failure.failed.call) == ("fc", 0)
     assert failure.source == "return self.fc.forward(x)"
     assert [v.shape for v in failure.variables] == [(1, 4)]
@@ -332,19 +296,21 @@ def test_nothing_is_tried_beside_other_processes(models, monkeypatch, tmp_path: 
 def test_a_layer_made_outside_any_class_is_named_without_a_line() -> None:
     made = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
     [fix] = failing(made, shape=(1, 3, 5)).failure.fixes[:1]
-    assert fix.startswith("create 1 with in_features=15 instead of 12.")
+    assert "1 with in_features=15 instead of 12" in fix
 
 
-@pytest.mark.parametrize("model", ["Repeated", "Listed"])
-def test_a_line_that_makes_several_layers_is_not_to_be_changed(model: str) -> None:
-    error = failing(f"{MODELS}:{model}", shape=(1, 6))
-    assert error.layer == {"Repeated": "second.fc", "Listed": "layers.1"}[model]
-    assert error.failure.complete
-    assert error.failure.fixes == ()
-
-
-def test_nothing_is_proposed_for_a_run_with_edits() -> None:
-    error = failing(f"{MODELS}:Digits", shape=(1, 1, 32, 32), edits=["conv1=zero"])
+@pytest.mark.parametrize(
+    ("model", "options", "layer"),
+    [
+        ("repeated", {"shape": (1, 6)}, "1.fc"),  # one line makes several layers
+        ("Digits", {"shape": (1, 1, 32, 32), "edits": ["conv1=zero"]}, "fc1"),
+    ],
+)
+def test_nothing_is_proposed_where_it_would_change_more(
+    models_file: Path, model: str, options: dict[str, Any], layer: str
+) -> None:
+    error = failing(f"{models_file}:{model}", **options)
+    assert error.layer == layer
     assert error.failure.complete
     assert error.failure.fixes == ()
 
@@ -352,14 +318,15 @@ def test_nothing_is_proposed_for_a_run_with_edits() -> None:
 def test_a_layer_of_a_library_is_not_to_be_changed() -> None:
     error = failing("resnet18", shape=(1, 1, 64, 64))
     [fix] = error.failure.fixes
-    assert fix.startswith("use an input of 1x3x64x64: --shape 1x3x64x64.")
-    assert "\nLine: torchvision/models/resnet.py:" in f"\n{error.hint}"
+    assert "--shape 1x3x64x64" in fix
+    assert "torchvision/models/resnet.py:" in error.hint
 
 
-def test_weights_from_a_file_forbid_another_size(models, tmp_path: Path) -> None:
+def test_weights_from_a_file_forbid_another_size(models, models_file, tmp_path: Path) -> None:
     torch.save(models.Digits().state_dict(), tmp_path / "w.pth")
-    error = failing(f"{MODELS}:Digits", shape=(1, 1, 32, 32), weights=str(tmp_path / "w.pth"))
-    assert [fix[:13] for fix in error.failure.fixes] == ["use an input "]
+    error = failing(f"{models_file}:Digits", shape=(1, 1, 32, 32), weights=str(tmp_path / "w.pth"))
+    [fix] = error.failure.fixes
+    assert "--shape" in fix
 
 
 def test_a_layer_with_a_forward_of_its_own_may_take_anything(models) -> None:

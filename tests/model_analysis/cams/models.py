@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models import resnet18
+from torchvision.models.resnet import BasicBlock
 from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
+import hookscope
 from hookscope.specs.cam_methods import FROM_ATTENTION, METHODS
+from tests.zoo import Module
 
 WITHOUT_ATTENTION = [name for name, entry in METHODS.items() if entry.source != FROM_ATTENTION]
 
@@ -30,52 +35,68 @@ def seeded(model: nn.Module) -> nn.Module:
     return model
 
 
-class Overwritten(nn.Module):
-    """A convolution whose output the next module overwrites."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 3, stride=2, padding=1)
-        self.act = nn.ReLU(inplace=True)
-        self.fc = nn.Linear(6 * 16, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.act(self.conv(x)).flatten(1))
-
-
-class Functions(nn.Module):
+def functions() -> Module:
     """ReLUs as a function, as a method, in place, and as a module that runs twice."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = (nn.Conv2d(n, 5, 3, padding=1) for n in (3, 5, 5))
-        self.act = nn.ReLU()
-        self.fc = nn.Linear(5, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.a(x))
-        x = self.act(self.b(x))
+    def forward(self: Module, x: Tensor) -> Tensor:
+        x = self.act(self.b(F.relu(self.a(x))))
         x = self.act(self.c(x).relu_() - 0.2)
         return self.fc(x.mean((2, 3)))
 
+    convolutions = {k: nn.Conv2d(n, 5, 3, padding=1) for k, n in (("a", 3), ("b", 5), ("c", 5))}
+    return Module(forward, **convolutions, act=nn.ReLU(), fc=nn.Linear(5, 4))
 
-class Segmenter(nn.Module):
+
+def segmenter() -> Module:
     """A class for every position, as torchvision's segmentation models return them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Conv2d(3, 6, 3, stride=2, padding=1)
-        self.act = nn.ReLU()
-        self.classifier = nn.Conv2d(6, 4, 1)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
+    def forward(self: Module, x: Tensor) -> dict[str, Tensor]:
         scores = self.classifier(self.act(self.body(x)))
         return {"out": F.interpolate(scores, x.shape[-2:], mode="bilinear")}
 
+    body = nn.Conv2d(3, 6, 3, stride=2, padding=1)
+    return Module(forward, body=body, act=nn.ReLU(), classifier=nn.Conv2d(6, 4, 1))
 
-def resnet() -> nn.Module:
-    generator = torch.Generator().manual_seed(5)
-    model = resnet18(num_classes=9).double().eval()
+
+def about(shot: hookscope.Capture) -> dict[str, Any]:
+    """What is told of a map."""
+    return shot.metadata["cam"]
+
+
+def at_layer(shot: hookscope.Capture) -> Tensor:
+    """The map on the grid of its layer."""
+    return shot[f"{about(shot)['layer']}/cam"]
+
+
+def output_of(model: nn.Module, layer: nn.Module, x: Any) -> tuple[Tensor, Any]:
+    """What the last call of a layer returns, by a hook written here, and what the model returns."""
+    kept: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda m, i, out: kept.append(out))
+    result = model(x)
+    handle.remove()
+    return kept[-1], result
+
+
+def gradcam_by_hand(score: Tensor, a: Tensor) -> Tensor:
+    """Grad-CAM of a score, at a value (N, C, *grid) that it was computed from."""
+    [g] = torch.autograd.grad(score, a, retain_graph=True)
+    return (g.mean(tuple(range(2, a.ndim)), keepdim=True) * a).sum(1).relu().detach()
+
+
+def resnet() -> Any:
+    """A ResNet18 with few channels."""
+    parts: dict[str, nn.Module] = {
+        **{"conv1": nn.Conv2d(3, 8, 7, 2, 3, bias=False), "bn1": nn.BatchNorm2d(8)},
+        **{"relu": nn.ReLU(inplace=True), "maxpool": nn.MaxPool2d(3, 2, 1)},
+    }
+    inputs = 8
+    for number, (width, stride) in enumerate(((8, 1), (12, 2), (16, 2), (32, 2)), 1):
+        down = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        blocks = BasicBlock(inputs, width, stride, down), BasicBlock(width, width)
+        parts[f"layer{number}"], inputs = nn.Sequential(*blocks), width
+    parts |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(32, 9)}
+    model = nn.Sequential(OrderedDict(parts)).double().eval()
+    generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import xml.etree.ElementTree as Tree
+from functools import partial
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
-import torch
 from matplotlib import colormaps
 from PIL import Image
+from torch import nn
 
 import hookscope
-from hookscope.cli.main import cli
 from hookscope.errors import RequestError
 from hookscope.files.output_path import check_output, picture_ending
 from hookscope.model_analysis.cams.overlay import draw_overlay, save_overlay
@@ -22,7 +20,12 @@ from hookscope.views.images.cam_picture import MIDDLE
 from hookscope.views.images.cam_sheet import BAR, GAP, LINE, SCALE, TITLE
 from hookscope.views.images.colors import INFINITE, NAN
 from tests.conftest import REPO
-from tests.model_analysis.cams.models import WITHOUT_ATTENTION, Overwritten, images, seeded
+from tests.model_analysis.cams.models import (
+    WITHOUT_ATTENTION,
+    images,
+    seeded,
+)
+from tests.zoo import InPlace
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
@@ -69,36 +72,25 @@ def test_the_ends_of_the_bar_are_those_of_the_colour_map(shot) -> None:
     assert not (pixels[[TOP - 1, TOP + 400], 3 * GAP + 800 + BAR // 2] != 255).any()
 
 
-def test_the_capture_is_not_changed(shot) -> None:
-    before = {key: shot[key].clone() for key in shot}
-    draw_overlay(shot, alpha=0.1, colormap="turbo", dpi=50)
-    assert all(torch.equal(shot[key], before[key]) for key in shot)
-
-
 @pytest.mark.parametrize(
-    ("choices", "message", "hint"),
+    ("choice", "value", "hint"),
     [
-        ({"colormap": "virids"}, "no colour map called 'virids'", "Did you mean viridis"),
-        ({"colormap": "qqqq"}, "no colour map called 'qqqq'", "viridis, magma"),
-        ({"alpha": 1.2}, "alpha is 1.2", "1 for the map alone"),
-        ({"alpha": float("nan")}, "alpha is nan", "0 for the image"),
-        ({"dpi": 0}, "dpi is 0, and a picture has 20 to 1200", "default is 150"),
-        ({"dpi": -150}, "dpi is -150", "default is 150"),
-        ({"dpi": 1201}, "dpi is 1201", "default is 150"),
+        *(("colormap", "virids", "viridis"), ("colormap", "qqqq", "viridis, magma")),
+        *(("alpha", 1.2, "1 "), ("alpha", float("nan"), "0 ")),
+        *(("dpi", dpi, "150") for dpi in (0, -150, 1201)),
     ],
 )
-def test_a_wrong_look_is_refused(shot, choices, message, hint) -> None:
-    with pytest.raises(RequestError, match=message) as caught:
-        draw_overlay(shot, **choices)
+def test_a_wrong_look_is_refused(shot, choice, value, hint) -> None:
+    with pytest.raises(RequestError, match=str(value)) as caught:
+        draw_overlay(shot, **{choice: value})
     assert hint in caught.value.hint
 
 
 def test_a_capture_without_a_map_is_refused(tmp_path: Path) -> None:
     other = hookscope.capture(DIGITS, input=FIVE)
-    with pytest.raises(RequestError, match="is not a result of cam"):
-        draw_overlay(other)
-    with pytest.raises(RequestError, match="is not a result of cam"):
-        save_overlay(other, tmp_path / "a.png")
+    for draw in (draw_overlay, partial(save_overlay, path=tmp_path / "a.png")):
+        with pytest.raises(RequestError, match="of cam"):
+            draw(other)
     assert not list(tmp_path.iterdir())
 
 
@@ -124,7 +116,7 @@ def test_the_same_picture_gives_the_same_bytes_and_is_known_as_ours(shot, tmp_pa
     save_overlay(shot, path)
     assert path.read_bytes() == written
     path.write_bytes(written.replace(b"hookscope", b"somebody!"))
-    with pytest.raises(RequestError, match="was not written by hookscope"):
+    with pytest.raises(RequestError, match="hookscope"):
         check_output(path, suffix=picture_ending(path))
 
 
@@ -134,10 +126,15 @@ def test_a_jpeg_shows_what_the_png_shows(shot, tmp_path: Path) -> None:
         assert abs(over(opened) - over(draw_overlay(shot))).max() <= 4
 
 
+def texts(shot: hookscope.Capture, folder: Path) -> list[str]:
+    """The texts of the vector graphic of a map."""
+    save_overlay(shot, folder / "a.svg")
+    return [node.text for node in Tree.parse(folder / "a.svg").getroot().iter() if node.text]
+
+
 def test_text_of_a_vector_graphic_is_text(shot, tmp_path: Path) -> None:
-    save_overlay(shot, tmp_path / "a.svg")
+    words = " ".join(texts(shot, tmp_path))
     root = Tree.parse(tmp_path / "a.svg").getroot()
-    words = " ".join(node.text for node in root.iter() if node.text)
     assert "gradcam at pool, grid 4x4" in words and "five.png: 5, score" in words
     assert len([node for node in root.iter() if node.tag.endswith("image")]) == 3
     width, height = (float(root.get(side).removesuffix("pt")) for side in ("width", "height"))
@@ -145,23 +142,15 @@ def test_text_of_a_vector_graphic_is_text(shot, tmp_path: Path) -> None:
     assert [width, height] == pytest.approx(wanted, abs=0.5)
 
 
-def test_untrained_weights_are_stated(tmp_path: Path) -> None:
-    save_overlay(
-        hookscope.cam("resnet18", input=f"{REPO}/img.png", weights="random"), tmp_path / "a.svg"
-    )
-    root = Tree.parse(tmp_path / "a.svg").getroot()
-    assert "resnet18, random weights (untrained)" in {node.text for node in root.iter()}
-
-
-def test_a_long_name_is_cut_within_the_page(shot, tmp_path: Path) -> None:
-    shot = hookscope.Capture.load(_saved(shot, tmp_path))
-    shot.metadata["cam"]["images"][0]["spec"] = "a_very_long_name_" * 20
-    save_overlay(shot, tmp_path / "a.svg")
-    root = Tree.parse(tmp_path / "a.svg").getroot()
-    [text] = [node.text for node in root.iter() if node.text and "a_very" in node.text]
+def test_what_is_told_of_the_model_and_of_the_scale(tmp_path: Path) -> None:
+    shot = hookscope.cam("resnet18", input=FIVE, size=32, weights="random")
+    entry = shot.metadata["cam"]["images"][0]
+    entry["largest"], entry["spec"] = 2.47e-4, "a_very_long_name_" * 20
+    found = texts(shot, tmp_path)
+    assert "resnet18, random weights (untrained)" in found and "0.000247" in found
+    [text] = [text for text in found if "a_very" in text]
     assert text.endswith("...") and 60 < len(text) < 200
-    pixels = np.asarray(draw_overlay(shot))
-    assert (pixels[:, -GAP:] == 255).all()
+    assert (np.asarray(draw_overlay(shot))[:, -GAP:] == 255).all()  # within the page
 
 
 def _saved(shot: hookscope.Capture, folder: Path) -> Path:
@@ -169,17 +158,19 @@ def _saved(shot: hookscope.Capture, folder: Path) -> Path:
     return folder / "a.safetensors"
 
 
-def test_other_endings_are_refused(shot, tmp_path: Path) -> None:
-    for name in ("a.gif", "a", "a.webp"):
-        with pytest.raises(RequestError, match="not have the extension of a picture") as caught:
-            save_overlay(shot, tmp_path / name)
-        assert ".png, .jpg, .jpeg, .svg or .pdf" in caught.value.hint
+@pytest.mark.parametrize("name", ["a.gif", "a", "a.webp"])
+def test_other_endings_are_refused(shot, tmp_path: Path, name: str) -> None:
+    with pytest.raises(RequestError, match="extension") as caught:
+        save_overlay(shot, tmp_path / name)
+    assert ".png, .jpg, .jpeg, .svg or .pdf" in caught.value.hint
 
 
 @pytest.mark.parametrize("method", ["saliency", "integrated"])
 def test_the_scale_of_a_gradient_ends_at_its_99th_percentile_and_says_so(tmp_path, method) -> None:
     x = images(1, 3, 64, 48)
-    model = seeded(_Wide())
+    model = seeded(
+        nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(4608, 4))
+    )
     shot = hookscope.cam(model, input=x, target=1, by=method)
     heat = shot["./cam"][0].double().numpy()
     top = np.percentile(heat, 99)
@@ -192,17 +183,7 @@ def test_the_scale_of_a_gradient_ends_at_its_99th_percentile_and_says_so(tmp_pat
     assert abs(drawn - wanted).max() <= 2  # of the nearest of 256 colours
     save_overlay(shot, tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as opened:
-        assert "colours end at the map's 99th percentile" in opened.text["Description"]
-
-
-class _Wide(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = torch.nn.Conv2d(3, 6, 3, stride=2, padding=1)
-        self.fc = torch.nn.Linear(6 * 32 * 24, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(self.body(x).relu().flatten(1))
+        assert "99th percentile" in opened.text["Description"]
 
 
 @pytest.mark.exhaustive
@@ -223,7 +204,7 @@ def test_the_map_of_each_method_has_a_picture(tmp_path: Path, method: str) -> No
 
 
 def test_a_map_of_zeros_and_one_that_is_not_finite_are_drawn() -> None:
-    shot = hookscope.cam(seeded(Overwritten()), input=images(1, 3, 8, 8), target=1, by="saliency")
+    shot = hookscope.cam(seeded(InPlace()), input=images(1, 3, 8, 8), target=1, by="saliency")
     for value in (0.0, float("nan"), float("inf")):
         shot["./cam"].fill_(value)
         assert draw_overlay(shot).size == (960, TOP + 400 + GAP + LINE * (value != 0))
@@ -234,7 +215,7 @@ def test_a_map_of_zeros_and_one_that_is_not_finite_are_drawn() -> None:
 def test_nan_and_infinity_have_their_own_colours_and_are_counted(
     tmp_path: Path, method: str, alpha: float
 ) -> None:
-    model, x = seeded(Overwritten()), images(1, 3, 8, 8)
+    model, x = seeded(InPlace()), images(1, 3, 8, 8)
     shot = hookscope.cam(model, input=x, target=1, by=method)
     plain = over(draw_overlay(shot, alpha=alpha))
     peak = shot["./cam"][0].argmax().item()
@@ -247,20 +228,10 @@ def test_nan_and_infinity_have_their_own_colours_and_are_counted(
     assert drawn[free[:5]].tolist() == [list(NAN)] * 2 + [list(INFINITE)] * 3
     if method == "gradcam":  # its scale ends at the largest value, which is as it was
         assert (drawn[free[5:]] == plain.reshape(64, 3)[free[5:]]).all()
-    save_overlay(shot, tmp_path / "a.svg")
-    lines = {node.text for node in Tree.parse(tmp_path / "a.svg").getroot().iter()}
+    lines = texts(shot, tmp_path)
     assert "2 NaN (magenta), 3 infinite (cyan)" in lines
-    [about] = [line for line in lines if line and "probability" in line]
-    assert about.endswith("probability NaN")
-
-
-def test_the_options_of_the_command_are_the_keywords_of_python() -> None:
-    own = inspect.signature(save_overlay).parameters
-    options = {param.name: param for param in cli.commands["cam"].params}
-    for name in ("alpha", "colormap", "dpi"):
-        assert isinstance(options[name], click.Option)
-        assert options[name].default == own[name].default
-        assert inspect.signature(draw_overlay).parameters[name].default == own[name].default
+    [line] = [line for line in lines if "probability" in line]
+    assert line.endswith("probability NaN")
 
 
 def test_plot_draws_the_result_of_cam_as_the_picture_of_cam(shot, tmp_path: Path) -> None:
@@ -272,10 +243,3 @@ def test_plot_draws_the_result_of_cam_as_the_picture_of_cam(shot, tmp_path: Path
         assert (tmp_path / "found.svg").read_bytes() == (tmp_path / "wanted.svg").read_bytes()
     assert hookscope.plot(shot, kind="flow").kind == "flow"
     assert hookscope.plot(shot, "pool/cam").kind != "cam"
-
-
-def test_a_small_end_of_the_scale_is_written_in_full(tmp_path: Path) -> None:
-    shot = hookscope.cam(DIGITS, input=FIVE)
-    shot.metadata["cam"]["images"][0]["largest"] = 2.47e-4
-    save_overlay(shot, tmp_path / "a.svg")
-    assert "0.000247" in {node.text for node in Tree.parse(tmp_path / "a.svg").getroot().iter()}

@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 import hookscope
 from tests.model_analysis.cams.models import (
-    Functions,
-    Overwritten,
+    at_layer,
+    functions,
     images,
+    output_of,
     resnet,
     seeded,
     swin,
     vit,
 )
+from tests.zoo import InPlace
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*backward hook:UserWarning"),
@@ -59,10 +61,6 @@ def reference(
 
 def ours(model: nn.Module, x: Tensor, **choices: Any) -> hookscope.Capture:
     return hookscope.cam(model, input=x, target=TARGETS[: len(x)], **choices)
-
-
-def at_layer(shot: hookscope.Capture) -> Tensor:
-    return shot[f"{shot.metadata['cam']['layer']}/cam"]
 
 
 def zero_to_one(maps: Tensor) -> Tensor:
@@ -125,11 +123,9 @@ def test_gradcam_plus_plus_is_the_papers_where_gradients_are_small() -> None:
     model, x = resnet(), images(1, 3, 64, 64)
     with torch.no_grad():
         model.fc.weight *= 1e-3
-    kept: dict[str, Tensor] = {}
-    handle = model.layer3.register_forward_hook(lambda m, i, out: kept.update(a=out))
-    score = model(x)[0, TARGETS[0]]
-    handle.remove()
-    a, g = kept["a"].detach()[0].numpy(), torch.autograd.grad(score, kept["a"])[0][0].numpy()
+    value, scores = output_of(model, model.layer3, x)
+    g = torch.autograd.grad(scores[0, TARGETS[0]], value)[0][0].numpy()
+    a = value.detach()[0].numpy()
     wanted = np.zeros(a.shape[1:])
     for k in range(len(a)):  # equations 5, 6 and 19, entry by entry
         weight = 0.0
@@ -149,33 +145,30 @@ def test_eigencam_is_the_papers_and_the_reference_takes_the_mean_off_first() -> 
     from hookscope.model_analysis.cams.layer_methods import EigenCam
 
     model, x = resnet(), images(2, 3, 64, 96)
-    kept: dict[str, Tensor] = {}
-    handle = model.layer3.register_forward_hook(lambda m, i, out: kept.update(a=out.detach()))
-    model(x)
-    handle.remove()
+    values = output_of(model, model.layer3, x)[0].detach()
     found = at_layer(ours(model, x, by="eigencam", layer="layer3"))
-    for one, a in zip(found, kept["a"], strict=True):
+    for one, a in zip(found, values, strict=True):
         rows = a.flatten(1).T
         # The first singular vector is the eigenvector of A^T A with the largest eigenvalue.
         vector = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -1]
         wanted = (rows @ vector).reshape(one.shape)
         assert_same(one, wanted * wanted.sum().sign(), 1e-6)
         assert bool((one > 0).all())  # as Perron and Frobenius have it, behind a ReLU
-    centred = kept["a"] - kept["a"].mean((2, 3), keepdim=True)
-    theirs = torch.from_numpy(get_2d_projection(kept["a"].numpy()))
+    centred = values - values.mean((2, 3), keepdim=True)
+    theirs = torch.from_numpy(get_2d_projection(values.numpy()))
     for one, other in zip(EigenCam.heat_map(centred), theirs, strict=True):
         sign = 1 if float((one * other).sum()) > 0 else -1
         assert_same(one, (sign * other).relu().double(), 1e-4)
 
 
 def test_scorecam_where_the_layer_has_the_images_size() -> None:
-    model, x = seeded(Functions()), images(2, 3, 6, 8)
+    model, x = seeded(functions()), images(2, 3, 6, 8)
     raw, _ = reference("scorecam", model, model.b, x)
     assert_same(at_layer(ours(model, x, by="scorecam", layer="b")), raw, 1e-5)
 
 
 def test_scorecam_by_hand_where_it_has_not() -> None:
-    model, x = seeded(Overwritten()), images(2, 3, 8, 8)
+    model, x = seeded(InPlace()), images(2, 3, 8, 8)
     with torch.no_grad():
         a = model.conv(x)
         large = F.interpolate(a, (8, 8), mode="bilinear", align_corners=False)
@@ -190,7 +183,7 @@ def test_scorecam_by_hand_where_it_has_not() -> None:
 
 
 def test_a_value_that_is_overwritten_later_counts_as_it_was_returned() -> None:
-    model, x = seeded(Overwritten()), images(2, 3, 8, 8)
+    model, x = seeded(InPlace()), images(2, 3, 8, 8)
     a = model.conv(x)  # by hand, without the module that works in place
     scores = model.fc(F.relu(a).flatten(1))
     picked = scores[[0, 1], TARGETS].sum()
@@ -248,22 +241,20 @@ def test_occlusion_as_captum_has_it(patch: int) -> None:
     torch.testing.assert_close(shot["./cam"], theirs[:, 0].relu(), rtol=1e-4, atol=1e-6)
 
 
-class Modules(nn.Sequential):
+def modules() -> nn.Module:
     """ReLUs as modules alone, each run once, none in place: what the references can do."""
-
-    def __init__(self) -> None:
-        layers = [nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 5, 3), nn.ReLU()]
-        super().__init__(*layers, nn.Flatten(), nn.Linear(5 * 4 * 6, 4))
+    layers = [nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 5, 3), nn.ReLU()]
+    return seeded(nn.Sequential(*layers, nn.Flatten(), nn.Linear(5 * 4 * 6, 4)))
 
 
 def test_guided_backpropagation_as_captum_has_it() -> None:
-    model, x = seeded(Modules()), images(2, 3, 8, 10)
+    model, x = modules(), images(2, 3, 8, 10)
     theirs = captum.GuidedBackprop(model).attribute(x.clone().requires_grad_(), TARGETS)
     assert_same(ours(model, x, by="guided")["./input.0.attribution"], theirs)
 
 
 def test_guided_backpropagation_as_pytorch_grad_cam_has_it() -> None:
-    model, x = seeded(Modules()), images(1, 3, 8, 10)
+    model, x = modules(), images(1, 3, 8, 10)
     shot = ours(model, x, by="guided")
     theirs = grad_cam.GuidedBackpropReLUModel(model, "cpu")(x.clone(), TARGETS[0])
     assert_same(shot["./input.0.attribution"][0].permute(1, 2, 0), torch.from_numpy(theirs))
@@ -284,7 +275,7 @@ class Guided(torch.autograd.Function):
 
 
 def test_guided_backpropagation_finds_relus_that_are_no_modules() -> None:
-    model, x = seeded(Functions()), images(2, 3, 6, 8).requires_grad_()
+    model, x = seeded(functions()), images(2, 3, 6, 8).requires_grad_()
     relu = Guided.apply
     y = relu(model.b(relu(model.a(x))))
     y = relu(relu(model.c(y)) - 0.2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tests.zoo import Module
+
 
 class Net(nn.Module):
     """Two convolutions, a pool and a linear layer, in stages."""
@@ -43,17 +45,13 @@ def single() -> Net:
     return Net()
 
 
-class Renamed(nn.Module):
+def renamed() -> nn.Module:
     """The same net under other names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        net = single()
-        self.first, self.act, self.trunk, self.head = net.stem, net.act, net.body, net.head
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.trunk(self.act(self.first(x)))
-        return self.head(self.act(x).flatten(1))
+    net = single()
+    return Module(
+        lambda self, x: self.head(self.act(self.trunk(self.act(self.first(x)))).flatten(1)),
+        **{"first": net.stem, "act": net.act, "trunk": net.body, "head": net.head},
+    )
 
 
 def with_nan() -> Net:
@@ -63,16 +61,10 @@ def with_nan() -> Net:
     return net
 
 
-class Broken(nn.Module):
+def broken() -> nn.Module:
     """Fails in its second layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(1, 4, 3)
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.stem(x))
+    parts = {"stem": nn.Conv2d(1, 4, 3), "head": nn.Linear(5, 3)}
+    return Module(lambda self, x: self.head(self.stem(x)), **parts)
 
 
 def example_input() -> Tensor:

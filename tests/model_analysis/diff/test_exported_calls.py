@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,116 +19,99 @@ import hookscope
 from hookscope.file_analysis.value_matches import Fingerprint
 from hookscope.results.diff_result import Diff
 from tests.sources.onnx.conftest import export
+from tests.zoo import Module
 
-EXPORTERS = {"newer": {"dynamo": True}, "older": {"dynamo": False}}
-
-
-class Block(nn.Module):
-    """A residual block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(self.first(x).tanh())
+Make = Callable[[], nn.Module]
+EXPORTERS = {"newer": {"dynamo": True, "external_data": False}, "older": {"dynamo": False}}
 
 
-class Loop(nn.Module):
-    """Calls one block three times, by one line of code."""
+def loop() -> nn.Module:
+    """Calls one residual block three times, by one line of code."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.block, self.head = Block(), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         for _ in range(3):
             x = self.block(x)
         return self.head(x)
 
+    block = Module(
+        lambda self, x: x + self.second(self.first(x).tanh()),
+        first=nn.Linear(4, 6),
+        second=nn.Linear(6, 4),
+    )
+    return Module(forward, block=block, head=nn.Linear(4, 2))
 
-class Pair(nn.Module):
-    """Returns first what it computes last, and its input."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+def swapped() -> nn.Module:
+    """Uses the parts of a tuple: what is computed last, what is computed first, the input."""
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def pair(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         one = self.one(x).tanh()
         return self.two(one).tanh(), one, x
 
-
-class Swapped(nn.Module):
-    """Uses the parts of a tuple."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pair, self.head = Pair(), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         left, right, passed = self.pair(x)
         return self.head(left - right * 2 + passed)
 
-
-class Turned(nn.Module):
-    """Ends with a transpose."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x).tanh().transpose(1, 2)
+    parts = Module(pair, one=nn.Linear(4, 4), two=nn.Linear(4, 4))
+    return Module(forward, pair=parts, head=nn.Linear(4, 4))
 
 
-class Turns(nn.Module):
-    """Undoes the transpose of a module before the next operation."""
+def turns() -> nn.Module:
+    """Undoes the transpose at the end of a module before the next operation."""
+    turned = Module(lambda self, x: self.inner(x).tanh().transpose(1, 2), inner=nn.Linear(4, 4))
+    return Module(
+        lambda self, x: self.head(self.turned(x).transpose(1, 2)),
+        turned=turned,
+        head=nn.Linear(4, 4),
+    )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.turned, self.head = Turned(), nn.Linear(4, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.turned(x).transpose(1, 2))
-
-
-class Outputs(nn.Module):
+def outputs() -> nn.Module:
     """Returns a dict, of which the older exporter writes the values without the names."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
+    def forward(self: Any, x: Tensor) -> dict[str, Tensor]:
         score = self.head(x)
         return {"loss": score * 3, "score": score.relu()}
 
+    return Module(forward, head=nn.Linear(4, 4))
 
-def built(kind: type[nn.Module]) -> tuple[nn.Module, Tensor]:
+
+def built(make: Make) -> tuple[nn.Module, Tensor]:
     with torch.random.fork_rng():
         torch.manual_seed(2)
-        return kind().eval(), torch.randn(1, 3, 4)
+        return make().eval(), torch.randn(1, 3, 4)
 
 
-def compared(kind: type[nn.Module], exporter: str, folder: Path) -> Diff:
+@cache
+def exported(kind: Make, exporter: str) -> bytes:
     model, x = built(kind)
-    path = export(model, (x,), folder / "net.onnx", **EXPORTERS[exporter])
-    found = hookscope.diff(model, path, input=x)
+    with TemporaryDirectory() as folder:
+        return export(model, (x,), Path(folder) / "net.onnx", **EXPORTERS[exporter]).read_bytes()
+
+
+def compared(
+    kind: Make, exporter: str, folder: Path, fault: Callable[[onnx.ModelProto], None] | None = None
+) -> Diff:
+    model, x = built(kind)
+    proto = onnx.load_from_string(exported(kind, exporter))
+    if fault is not None:
+        fault(proto)
+    onnx.save(proto, folder / "net.onnx")
+    found = hookscope.diff(model, folder / "net.onnx", input=x)
     assert isinstance(found, Diff)
     return found
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("kind", [Loop, Swapped, Turns, Outputs])
-def test_a_correct_export_is_equal(kind: type[nn.Module], exporter: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [loop, swapped, turns, outputs])
+def test_a_correct_export_is_equal(kind: Make, exporter: str, tmp_path: Path) -> None:
     found = compared(kind, exporter, tmp_path)
     assert found.same, [row for row in found.rows if row.verdict == "differs"]
 
 
 def test_calls_that_look_like_one_are_compared_with_the_last(tmp_path: Path) -> None:
-    found = compared(Loop, "newer", tmp_path)
+    found = compared(loop, "newer", tmp_path)
     pairs = {row.key: (row.other, row.by) for row in found.rows}
     inner = [f"block.first{call}/output" for call in ("", ":2", ":3")]
     assert all(pairs[key] == (key, "name") for key in inner)
@@ -136,7 +122,7 @@ def test_calls_that_look_like_one_are_compared_with_the_last(tmp_path: Path) -> 
 def test_a_call_with_values_of_its_own_operators_is_compared_with_its_output(
     tmp_path: Path,
 ) -> None:
-    found = compared(Loop, "older", tmp_path)
+    found = compared(loop, "older", tmp_path)
     pairs = {row.key: (row.other, row.by) for row in found.rows if row.key.startswith("block")}
     assert pairs["block/output"] == ("block/output.0", "value")
     assert pairs["block:3/output"] == ("block:3/output", "name")
@@ -145,7 +131,7 @@ def test_a_call_with_values_of_its_own_operators_is_compared_with_its_output(
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_parts_of_a_tuple_are_found_by_their_values(exporter: str, tmp_path: Path) -> None:
-    found = compared(Swapped, exporter, tmp_path)
+    found = compared(swapped, exporter, tmp_path)
     pairs = {row.key: (row.other, row.by) for row in found.rows if row.key.startswith("pair/")}
     assert pairs == {
         "pair/output.0": ("pair/output.1", "value"),
@@ -179,27 +165,21 @@ def negate_last_tanh(proto: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("kind", "fault", "first"),
     [
-        (Loop, double("block.second.bias"), "block.second/output"),
-        (Swapped, double("pair.one.bias"), "pair.one/output"),
-        (Swapped, negate_last_tanh, "head/output"),  # pair/output.2 is in the file nowhere either
-        (Turns, double("turned.inner.bias"), "turned.inner/output"),
-        (Turns, negate_last_tanh, "turned/output"),
+        (loop, double("block.second.bias"), "block.second/output"),
+        (swapped, double("pair.one.bias"), "pair.one/output"),
+        (swapped, negate_last_tanh, "head/output"),  # pair/output.2 is in the file nowhere either
+        (turns, double("turned.inner.bias"), "turned.inner/output"),
+        (turns, negate_last_tanh, "turned/output"),
     ],
 )
 def test_a_planted_fault_is_found(
-    kind: type[nn.Module],
+    kind: Make,
     fault: Callable[[onnx.ModelProto], None],
     first: str,
     exporter: str,
     tmp_path: Path,
 ) -> None:
-    model, x = built(kind)
-    options = EXPORTERS[exporter] | ({"external_data": False} if exporter == "newer" else {})
-    path = export(model, (x,), tmp_path / "net.onnx", **options)
-    proto = onnx.load(path)
-    fault(proto)
-    onnx.save(proto, path)
-    found = hookscope.diff(model, path, input=x)
+    found = compared(kind, exporter, tmp_path, fault)
     assert not found.same and found.first is not None
     assert found.first.key == first
 

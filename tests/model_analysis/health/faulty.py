@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+
+from tests.zoo import Module
 
 # What is found in each: level, check, layer.
 FOUND = {
@@ -41,25 +45,27 @@ def example_input() -> Tensor:
     return torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
 
 
-class Block(nn.Module):
+def function(compute: Callable[[Tensor], Tensor]) -> Module:
+    return Module(lambda self, x: compute(x))
+
+
+def block(between: Callable[[Tensor], Tensor]) -> Module:
     """Two layers with a function of one's own between them."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.function(self.first(x)))
+    return Module(
+        lambda self, x: self.second(between(self.first(x))),
+        first=nn.Linear(16, 16),
+        second=nn.Linear(16, 16),
+    )
 
 
-class Function(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
+def attention(hidden: int) -> Module:
+    """Attention with -inf where it is not to look."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+    def forward(self: Module, x: Tensor) -> Tensor:
+        scores = self.score(x).masked_fill(torch.arange(16) < hidden, float("-inf"))
+        return self.weigh(scores)
+
+    return Module(forward, score=nn.Linear(16, 16), weigh=nn.Softmax(-1))
 
 
 def within(middle: nn.Module) -> nn.Module:
@@ -72,16 +78,16 @@ def sound() -> nn.Module:
 
 
 def log_of_negative() -> nn.Module:
-    return within(Block(torch.log))
+    return within(block(torch.log))
 
 
 def zero_by_zero() -> nn.Module:
-    return within(Function(lambda x: (x - x) / (x - x)))
+    return within(function(lambda x: (x - x) / (x - x)))
 
 
 def overflow() -> nn.Module:
     """exp(12) is 162,755, and float16 ends at 65,504."""
-    return within(Function(lambda x: (x * 0 + 12).exp())).half()
+    return within(function(lambda x: (x * 0 + 12).exp())).half()
 
 
 def infinite_parameter() -> nn.Module:
@@ -93,42 +99,28 @@ def infinite_parameter() -> nn.Module:
 
 def guarded_log() -> nn.Module:
     """A NaN that never gets anywhere: where() leaves it out."""
-    return within(Block(lambda x: torch.where(x > 0, torch.log(x), x)))
-
-
-class Masked(nn.Module):
-    """Attention with -inf where it is not to look."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.hidden = hidden
-        self.score = nn.Linear(16, 16)
-        self.weigh = nn.Softmax(-1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self.score(x).masked_fill(torch.arange(16) < self.hidden, float("-inf"))
-        return self.weigh(scores)
+    return within(block(lambda x: torch.where(x > 0, torch.log(x), x)))
 
 
 def masked() -> nn.Module:
-    return within(Masked(3))
+    return within(attention(3))
 
 
 def added_mask() -> nn.Module:
     """A module that hands on -inf, as a mask was added in it."""
     mask = torch.full((16, 16), float("-inf")).triu(1)[3]
-    hidden = Function(lambda x: x + mask.where(mask < 0, 0))
+    hidden = function(lambda x: x + mask.where(mask < 0, 0))
     return within(nn.Sequential(hidden, nn.Softmax(-1)))
 
 
 def all_masked() -> nn.Module:
     """A softmax over nothing but -inf is 0/0."""
-    return within(Masked(16))
+    return within(attention(16))
 
 
 def root_of_zero() -> nn.Module:
     """Sound values, and a gradient of infinity times 0."""
-    return within(Block(lambda x: (x * 0).sqrt() * 0 + x))
+    return within(block(lambda x: (x * 0).sqrt() * 0 + x))
 
 
 def dead_relu() -> nn.Module:
@@ -137,22 +129,13 @@ def dead_relu() -> nn.Module:
     return model
 
 
-class Functional(nn.Module):
-    """A ReLU that is no module, with three of its sixteen units dead."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-        with torch.no_grad():
-            self.linear.bias[:3] = -100
-            self.linear.bias[3:] = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.linear(x))
-
-
 def partly_dead() -> nn.Module:
-    return within(Functional())
+    """A ReLU that is no module, with three of its sixteen units dead."""
+    linear = nn.Linear(16, 16)
+    with torch.no_grad():
+        linear.bias[:3] = -100
+        linear.bias[3:] = 0
+    return within(Module(lambda self, x: torch.relu(self.linear(x)), linear=linear))
 
 
 def saturated() -> nn.Module:
@@ -167,36 +150,20 @@ def frozen() -> nn.Module:
     return model
 
 
-class Side(nn.Module):
-    """A branch whose result is thrown away, and one that is never called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.main, self.aside, self.never = (nn.Linear(16, 16) for _ in range(3))
-        self.idle = nn.Dropout()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.aside(x)
-        return self.main(x)
-
-
 def side() -> nn.Module:
-    return within(Side())
+    """A branch whose result is thrown away, and two layers that are never called."""
+    parts = {name: nn.Linear(16, 16) for name in ("main", "aside", "never")}
+    middle = Module(lambda self, x: (self.aside(x), self.main(x))[1], **parts, idle=nn.Dropout())
+    return within(middle)
 
 
-class InTraining(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.main, self.auxiliary = nn.Linear(16, 16), nn.Linear(16, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
+def in_training() -> nn.Module:
+    def forward(self: Module, x: Tensor) -> Tensor:
         if self.training:
             self.auxiliary(x)
         return self.main(x)
 
-
-def in_training() -> nn.Module:
-    return within(InTraining())
+    return within(Module(forward, main=nn.Linear(16, 16), auxiliary=nn.Linear(16, 2)))
 
 
 def never_updated() -> nn.Module:
@@ -216,17 +183,9 @@ def duplicated() -> nn.Module:
     return within(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))
 
 
-class Widening(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide = nn.Linear(16, 16).double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.wide(x.double()).float()
-
-
 def mixed() -> nn.Module:
-    return within(Widening())
+    wide = nn.Linear(16, 16).double()
+    return within(Module(lambda self, x: self.wide(x.double()).float(), wide=wide))
 
 
 def clash() -> nn.Module:

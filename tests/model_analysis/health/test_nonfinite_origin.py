@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import hookscope
-from tests.model_analysis.health.faulty import Function
+from tests.model_analysis.health.faulty import function
+from tests.zoo import Module
 
 Step = nn.Module | Callable[[Tensor], Tensor]
 
@@ -31,11 +32,11 @@ SOUND = {
 LEAVES = {
     "tanh": nn.Tanh,
     "linear": lambda: nn.Linear(4, 4),
-    "function": lambda: Function(torch.sin),
+    "function": lambda: function(torch.sin),
 }
 PLANTED = {
     "log": negative_log,
-    "module": lambda: Function(negative_log),
+    "module": lambda: function(negative_log),
     "block": lambda: nn.Threshold(1e9, float("nan")),
 }
 
@@ -139,55 +140,35 @@ def test_one_fault_in_any_nesting_is_the_only_origin(plan: tuple[bool, list[obje
     assert origins_of(built(plan).train(model.training), x) == by_hand.faults[:1]
 
 
-class Head(nn.Module):
-    """Functions between the children, which get what the child before them returned."""
-
-    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.conv1, self.bad, self.pool = (
-            nn.Conv2d(3, 4, 3),
-            Function(negative_log),
-            nn.MaxPool2d(2),
-        )
-        self.fc = nn.Linear(4, 2)
-        self.between = between
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.between(self.pool(self.bad(self.conv1(x)))))
-
-
 @pytest.mark.parametrize(
     "between", [lambda x: x.mean((2, 3)), lambda x: x.amax(3).flatten(1), lambda x: x[:, :, 0, 0]]
 )
 def test_a_function_that_gets_nan_from_a_child_is_no_origin(
     between: Callable[[Tensor], Tensor],
 ) -> None:
-    assert origins_of(Head(between), torch.randn(1, 3, 4, 4)) == [("bad", "log")]
+    head = Module(
+        lambda self, x: self.fc(between(self.pool(self.bad(self.conv1(x))))),
+        conv1=nn.Conv2d(3, 4, 3),
+        bad=function(negative_log),
+        pool=nn.MaxPool2d(2),
+        fc=nn.Linear(4, 2),
+    )
+    assert origins_of(head, torch.randn(1, 3, 4, 4)) == [("bad", "log")]
 
 
 def test_a_function_with_finite_arguments_beside_a_nan_is_an_origin_too() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bad = Function(negative_log)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.bad(x) + torch.sqrt(-x.abs() - 1)
-
-    assert origins_of(Two(), torch.ones(2, 3)) == [("bad", "log"), (".", "sqrt")]
+    two = Module(lambda self, x: self.bad(x) + torch.sqrt(-x.abs() - 1), bad=function(negative_log))
+    assert origins_of(two, torch.ones(2, 3)) == [("bad", "log"), (".", "sqrt")]
 
 
 def test_a_mask_in_a_buffer_is_no_origin_and_a_softmax_of_nothing_else_is() -> None:
-    class Masked(nn.Module):
-        def __init__(self, hidden: int) -> None:
-            super().__init__()
-            mask = torch.zeros(4).index_fill(0, torch.arange(hidden), float("-inf"))
-            self.register_buffer("mask", mask, persistent=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.softmax(x + self.mask, -1)
+    def masked(hidden: int) -> Module:
+        model = Module(lambda self, x: torch.softmax(x + self.mask, -1))
+        mask = torch.zeros(4).index_fill(0, torch.arange(hidden), float("-inf"))
+        model.register_buffer("mask", mask, persistent=False)
+        return model
 
     x = torch.ones(2, 4)
-    assert origins_of(Masked(2), x) == []
-    nan = hookscope.check(Masked(4), input=x, forward_only=True, only=["nan"]).findings
+    assert origins_of(masked(2), x) == []
+    nan = hookscope.check(masked(4), input=x, forward_only=True, only=["nan"]).findings
     assert [(f.layer, "in softmax()" in f.message) for f in nan] == [(".", True)]

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.hooks.test_values import Module
+from tests.zoo import Module
 
 WIDTH = 16
 
@@ -58,29 +58,26 @@ class Pooled(nn.Module):
         return self.head((x * real).sum(1) / real.sum(1))
 
 
-class Sets(nn.Module):
+def sets() -> nn.Module:
     """What it computes depends on the order of a set of texts, which each process chooses."""
+    names = {"alpha", "beta", "gamma", "delta", "epsilon", "zeta", "theta", "omicron"}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.names = {"alpha", "beta", "gamma", "delta", "epsilon", "zeta", "theta", "omicron"}
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Module, x: Tensor) -> Tensor:
         x = self.linear(x)
-        for name in self.names:
+        for name in names:
             x = torch.tanh(x) * len(name)
         return x
 
+    return Module(forward, linear=nn.Linear(WIDTH, WIDTH))
 
-class OwnWeights(nn.Sequential):
+
+def own_weights() -> nn.Module:
     """Its weights do not come from the seed."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
-        generator = torch.Generator()
-        generator.seed()
-        self[1].weight.data.normal_(generator=generator)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    generator = torch.Generator()
+    generator.seed()
+    model[1].weight.data.normal_(generator=generator)
+    return model
 
 
 def own_generator() -> nn.Module:
@@ -164,13 +161,3 @@ def attention(name: str) -> nn.Module:
         return F.softmax(scores, -1) @ x
 
     return Module(attend)
-
-
-def steady() -> nn.Module:
-    """A model with a linear layer, for a command."""
-    return around(nn.ReLU())
-
-
-def centred() -> nn.Module:
-    """A model whose rows depend on the mean of their batch, for a command."""
-    return around(Module(lambda self, x: x - x.mean(0)))

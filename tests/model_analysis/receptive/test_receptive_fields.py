@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.results.receptive_field import ReceptiveField
-
-POOLS = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
+from tests.zoo import Module
 
 
 def fields(model: nn.Module, shape: tuple[int, ...]) -> dict[str, ReceptiveField | None]:
@@ -42,6 +41,43 @@ def linear_twin(model: nn.Module) -> nn.Module:
     return twin
 
 
+def skips() -> Module:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        x = self.act(self.one(x))
+        return self.last(self.pool(torch.cat([x, self.act(self.two(x)) + x], 1)))
+
+    one = nn.Conv2d(2, 4, 3, stride=2, padding=1)
+    two = nn.Conv2d(4, 4, 3, padding=4, dilation=4, groups=2)
+    rest = {"pool": nn.MaxPool2d(2), "act": nn.ReLU(), "last": nn.Identity()}
+    return Module(forward, one=one, two=two, **rest)
+
+
+def decoder() -> Module:
+    return Module(
+        lambda self, x: self.last(torch.cat([self.up(self.down(x)), x], 1)),
+        down=nn.Conv2d(1, 2, (3, 5), stride=2, padding=(1, 2)),
+        up=nn.ConvTranspose2d(2, 2, 3, stride=2, padding=1, output_padding=1),
+        last=nn.Conv2d(3, 1, 3),
+    )
+
+
+def resized() -> Module:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        x = nn.functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+        x = nn.functional.pad(x, (0, 1, 2, 0))
+        return self.last(nn.functional.adaptive_avg_pool2d(x, (5, 7)))
+
+    return Module(forward, last=nn.Conv2d(1, 1, 1))
+
+
+def one_dimension() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(2, 4, 5, 3, groups=2), nn.AvgPool1d(2, 1))
+
+
+def three_dimensions() -> nn.Module:
+    return nn.Sequential(nn.Conv3d(1, 2, (1, 2, 3)), nn.ConvTranspose3d(2, 1, 3, 2))
+
+
 def extents(model: nn.Module, layer: str, shape: tuple[int, ...]) -> dict[tuple[int, ...], list]:
     """For each unit of a layer, the first and last position with a gradient, for each side."""
     twin = linear_twin(model)
@@ -59,62 +95,17 @@ def extents(model: nn.Module, layer: str, shape: tuple[int, ...]) -> dict[tuple[
     return found
 
 
-class Skips(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Conv2d(2, 4, 3, stride=2, padding=1)
-        self.two = nn.Conv2d(4, 4, 3, padding=4, dilation=4, groups=2)
-        self.pool = nn.MaxPool2d(2)
-        self.act = nn.ReLU()
-        self.last = nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.act(self.one(x))
-        x = torch.cat([x, self.act(self.two(x)) + x], 1)
-        return self.last(self.pool(x))
-
-
-class Decoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.down = nn.Conv2d(1, 2, (3, 5), stride=2, padding=(1, 2))
-        self.up = nn.ConvTranspose2d(2, 2, 3, stride=2, padding=1, output_padding=1)
-        self.last = nn.Conv2d(3, 1, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.cat([self.up(self.down(x)), x], 1))
-
-
-class Resized(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Conv2d(1, 1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
-        x = nn.functional.pad(x, (0, 1, 2, 0))
-        return self.last(nn.functional.adaptive_avg_pool2d(x, (5, 7)))
-
-
 @pytest.mark.parametrize(
     ("make", "layer", "shape"),
     [
-        (Skips, "one", (1, 2, 25, 19)),
-        (Skips, "two", (1, 2, 25, 19)),
-        (Skips, "last", (1, 2, 40, 43)),
-        (Decoder, "up", (1, 1, 16, 20)),
-        (Decoder, "last", (1, 1, 16, 20)),
-        (Resized, "last", (1, 1, 12, 10)),
-        (
-            lambda: nn.Sequential(nn.Conv1d(2, 4, 5, 3, groups=2), nn.AvgPool1d(2, 1)),
-            "1",
-            (1, 2, 40),
-        ),
-        (
-            lambda: nn.Sequential(nn.Conv3d(1, 2, (1, 2, 3)), nn.ConvTranspose3d(2, 1, 3, 2)),
-            "1",
-            (1, 1, 4, 5, 6),
-        ),
+        (skips, "one", (1, 2, 25, 19)),
+        (skips, "two", (1, 2, 25, 19)),
+        (skips, "last", (1, 2, 40, 43)),
+        (decoder, "up", (1, 1, 16, 20)),
+        (decoder, "last", (1, 1, 16, 20)),
+        (resized, "last", (1, 1, 12, 10)),
+        (one_dimension, "1", (1, 2, 40)),
+        (three_dimensions, "1", (1, 1, 4, 5, 6)),
     ],
 )
 def test_fields_are_those_of_gradients(
@@ -191,47 +182,25 @@ def test_layers_over_all_positions_depend_on_all(last: nn.Module) -> None:
 
 
 def test_attention_depends_on_all_tokens_and_the_patches_on_their_own() -> None:
-    found = fields(torchvision.models.vit_b_16(), (1, 3, 224, 224))
+    found = fields(torchvision.models.VisionTransformer(64, 16, 1, 2, 32, 64), (1, 3, 64, 64))
     sides = [found[name].sides[1] for name in ("conv_proj", "encoder.layers.encoder_layer_0")]  # type: ignore[union-attr]
     assert (sides[0].size, sides[0].stride, sides[0].centre) == (16, 16, 7.5)
     assert sides[1].whole
 
 
-class Writes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
+def test_entries_that_are_written_to_a_part_of_a_tensor_keep_their_place() -> None:
+    def writes(self: Module, x: Tensor) -> Tensor:
         y = x.new_zeros(x.shape)
         y[..., 1:] = x[..., :-1]
         y[..., :1].copy_(x[..., 5:6])
         return self.last(y)
 
-
-def test_entries_that_are_written_to_a_part_of_a_tensor_keep_their_place() -> None:
-    tree = hookscope.tree(Writes(), receptive=True, shape=(1, 1, 8))
-    [side] = tree.modules[-1].field.sides  # type: ignore[union-attr]
+    [side] = fields(Module(writes, last=nn.Identity()), (1, 1, 8))["last"].sides  # type: ignore[union-attr]
     assert side.size == 1 and side.stride is None  # 5, 0, 1, 2, ...
 
 
-class Reads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(1, 1, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x) if float(x.sum()) < 1e9 else x
-
-
 def test_a_model_that_reads_values_runs_for_real() -> None:
-    [side] = fields(Reads(), (1, 1, 8))["conv"].sides  # type: ignore[union-attr]
+    conv = nn.Conv1d(1, 1, 3)
+    reads = Module(lambda self, x: self.conv(x) if float(x.sum()) < 1e9 else x, conv=conv)
+    [side] = fields(reads, (1, 1, 8))["conv"].sides  # type: ignore[union-attr]
     assert side.size == 3
-
-
-def test_the_model_stays_as_it_was() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.Dropout()).train()
-    before = copy.deepcopy(model.state_dict())
-    fields(model, (1, 1, 8, 8))
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert all(module.training and not module._forward_hooks for module in model.modules())

@@ -8,21 +8,35 @@ from typing import Any
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import CheckFailed, EditError, InputError, LossError, RequestError
 from tests.hooks.edits.by_hand import rounded_weight
 from tests.model_analysis.language_models import built, gpt2, llama
+from tests.oracle.by_hand import outputs
+from tests.zoo import Picky
 
 CLEAN = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(1))
 OTHER = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(2))
 A, B = 3, 5
 CAPITALS = "hf:sample_models/capitals"
-ITALY = "text:the capital of Italy is"
+ITALY, FRANCE = (f"text:the capital of {name} is" for name in ("Italy", "France"))
+LONG = "text:yes , the capital of France is"
+VECTORS = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
 
 
 FAMILIES = [(gpt2, "transformer.h", "attn.c_proj"), (llama, "model.layers", "self_attn.o_proj")]
+
+
+def small() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def sweep(model: Any, **options: Any) -> hookscope.Sweep:
+    """A sweep of a language model, or of the sample where ``options`` have an input."""
+    return hookscope.sweep(model, **{"input": {"input_ids": CLEAN}, **options})
 
 
 def first(value: Any) -> Tensor:
@@ -31,21 +45,6 @@ def first(value: Any) -> Tensor:
 
 def with_first(value: Any, new: Tensor) -> Any:
     return new if isinstance(value, Tensor) else (new, *value[1:])
-
-
-def outputs_by_hand(model: Any, names: list[str], x: Tensor) -> dict[str, Tensor]:
-    """What layers return in a plain run."""
-    found: dict[str, Tensor] = {}
-
-    def note(name: str) -> Any:
-        return lambda module, args, output: found.update({name: first(output).clone()})
-
-    handles = [model.get_submodule(n).register_forward_hook(note(n)) for n in names]
-    with torch.no_grad():
-        model(input_ids=x)
-    for handle in handles:
-        handle.remove()
-    return found
 
 
 def logits_by_hand(model: Any, layer: str, hook: Any, x: Tensor, *, before: bool = False) -> Tensor:
@@ -80,17 +79,9 @@ def test_every_cell_equals_patching_by_hand(
     names = [f"{stack}.{n}" for n in range(3)]
     file = tmp_path / "other.safetensors"
     hookscope.capture(model, layers=names, input={"input_ids": OTHER}).save(file)
-    found = hookscope.sweep(
-        model,
-        edit=f"patch:{file}",
-        layers=names,
-        positions="all",
-        target=A,
-        against=B,
-        input={"input_ids": CLEAN},
-    )
-
-    stored = outputs_by_hand(model, names, OTHER)
+    options = {"layers": names, "positions": "all", "target": A, "against": B}
+    found = sweep(model, edit=f"patch:{file}", **options)
+    stored = outputs(model, input_ids=OTHER)
     with torch.no_grad():
         clean = model(input_ids=CLEAN).logits
     assert found.layers == tuple(names) and len(found.cells) == 3 * 6
@@ -99,7 +90,7 @@ def test_every_cell_equals_patching_by_hand(
 
         def patch(module: Any, args: Any, output: Any, cell: Any = cell) -> Any:
             value = first(output).clone()
-            value[:, cell.column] = stored[cell.layer][:, cell.column]
+            value[:, cell.column] = stored[f"{cell.layer}/output"][:, cell.column]
             return with_first(output, value)
 
         expected = metrics_by_hand(clean, logits_by_hand(model, cell.layer, patch, CLEAN))
@@ -110,10 +101,7 @@ def test_every_cell_equals_patching_by_hand(
 @pytest.mark.parametrize(("make", "stack", "projection"), FAMILIES)
 def test_every_head_equals_zeroing_by_hand(make: Any, stack: str, projection: str) -> None:
     model = built(make)
-    layers = f"{stack}.*"
-    found = hookscope.sweep(
-        model, layers=layers, heads="auto", target=A, against=B, input={"input_ids": CLEAN}
-    )
+    found = sweep(model, layers=f"{stack}.*", heads="auto", target=A, against=B)
 
     with torch.no_grad():
         clean = model(input_ids=CLEAN).logits
@@ -133,9 +121,7 @@ def test_every_head_equals_zeroing_by_hand(make: Any, stack: str, projection: st
 @pytest.mark.parametrize("edit", ["noise:0.5", "scale:1.5", "dtype:bfloat16", "mean:channel"])
 def test_a_cell_equals_a_run_with_that_edit(edit: str) -> None:
     model = built(llama)
-    found = hookscope.sweep(
-        model, edit=edit, layers="model.layers.?", input={"input_ids": CLEAN}, target=A
-    )
+    found = sweep(model, edit=edit, layers="model.layers.?", target=A)
 
     x = {"input": {"input_ids": CLEAN}}
     clean = hookscope.capture(model, layers=".", **x).output.logits
@@ -145,21 +131,18 @@ def test_a_cell_equals_a_run_with_that_edit(edit: str) -> None:
 
 
 def test_ablate_is_the_sweep_of_the_same_edit() -> None:
-    net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
+    net = small()
     for by, edit in (("zero", "zero"), ("mean", "mean:channel"), ("noise", "noise:1std")):
-        ablation = hookscope.ablate(net, by=by, input=x)
-        swept = hookscope.sweep(net, edit=edit, input=x)
-
-        for layer in ablation.ablations:
-            cell = swept.cell(layer.layer)
+        swept = hookscope.sweep(net, edit=edit, input=VECTORS)
+        for one in hookscope.ablate(net, by=by, input=VECTORS).ablations:
+            cell = swept.cell(one.layer)
             assert (cell.score, cell.loss, cell.output, cell.flipped) == (
-                *(layer.score, layer.loss, layer.output, layer.flipped),
+                *(one.score, one.loss, one.output, one.flipped),
             )
 
 
 def test_rounded_weights_equal_those_by_hand() -> None:
-    torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
+    net, x = small(), VECTORS
     before = {name: value.clone() for name, value in net.state_dict().items()}
     found = hookscope.sweep(net, edit="quantize-weights:4", input=x, target=1)
 
@@ -181,9 +164,7 @@ def test_rounded_weights_equal_those_by_hand() -> None:
 def test_a_tied_weight_is_rounded_in_one_layer_only() -> None:
     model = built(gpt2)
     assert model.lm_head.weight is model.transformer.wte.weight
-    found = hookscope.sweep(
-        model, edit="quantize-weights:2", layers="lm_head", input={"input_ids": CLEAN}, target=A
-    )
+    found = sweep(model, edit="quantize-weights:2", layers="lm_head", target=A)
 
     value: dict[str, Tensor] = {}
     model.lm_head.register_forward_pre_hook(lambda m, args: value.update(x=args[0]))
@@ -197,17 +178,9 @@ def test_a_tied_weight_is_rounded_in_one_layer_only() -> None:
 def test_the_fact_moves_from_the_country_to_the_last_token(tmp_path: Path) -> None:
     file = tmp_path / "france.safetensors"
     layers = "model.layers.?"
-    hookscope.capture(CAPITALS, layers=layers, input="text:the capital of France is").save(file)
-
-    found = hookscope.sweep(
-        CAPITALS,
-        edit=f"patch:{file}",
-        layers=layers,
-        positions="all",
-        input=ITALY,
-        target=" Paris",
-        against=" Rome",
-    )
+    hookscope.capture(CAPITALS, layers=layers, input=FRANCE).save(file)
+    options = {"layers": layers, "positions": "all", "target": " Paris", "against": " Rome"}
+    found = sweep(CAPITALS, edit=f"patch:{file}", input=ITALY, **options)
 
     assert [column.label for column in found.columns][3:] == [" Italy", " is"]
     assert found.clean.difference is not None and found.clean.difference < -10
@@ -229,20 +202,24 @@ def test_positions_are_named_as_in_an_edit() -> None:
 
 
 def test_positions_of_an_image_are_patches() -> None:
-    found = hookscope.sweep(
-        "vit_b_32",
-        layers="encoder.layers.encoder_layer_11",
-        positions="cls,0x1",
-        input="zeros:1x3x224x224",
-        metric="output",
-    )
-
+    model = torchvision.models.VisionTransformer(32, 16, 1, 2, 32, 64, num_classes=5)
+    options = {"layers": "encoder.layers.encoder_layer_0", "positions": "cls,0x1"}
+    found = hookscope.sweep(model, input=torch.ones(1, 3, 32, 32), metric="output", **options)
     assert [column.name for column in found.columns] == ["cls", "0x1"]
+
+
+def test_positions_are_those_of_the_residual_stream_by_default() -> None:
+    found = hookscope.sweep(CAPITALS, edit="zero", input=ITALY, positions="all")
+    assert found.layers == tuple(f"model.layers.{n}" for n in range(4))
+    named = sweep(CAPITALS, edit="zero", input=ITALY, positions="all", layers="model.layers.?")
+    assert found.cells == named.cells
+    whole = hookscope.sweep(CAPITALS, edit="zero", input=ITALY)
+    assert "model.layers.0" not in whole.layers and len(whole.layers) > 4  # leaves
 
 
 def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
+    net, x = small(), VECTORS
 
     def interrupt(done: int, total: int) -> None:
         if done == 2:
@@ -264,8 +241,7 @@ def test_a_vector_is_added_where_it_fits(tmp_path: Path) -> None:
 
     file = tmp_path / "v.safetensors"
     save_file({"v": torch.ones(6)}, file)
-    net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
-    found = hookscope.sweep(net, edit=f"add:{file}#v", input=x)
+    found = hookscope.sweep(small(), edit=f"add:{file}#v", input=VECTORS)
 
     assert found.layers == ("0", "1")
     [skipped] = found.left_out
@@ -274,74 +250,47 @@ def test_a_vector_is_added_where_it_fits(tmp_path: Path) -> None:
 
 
 def test_failed_runs_are_noted_in_their_cells() -> None:
-    class Picky(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.first(x)
-            if not bool(x.any()):
-                raise ValueError("all zero")
-            return self.second(x)
-
-    found = hookscope.sweep(Picky(), input=torch.randn(1, 4))
-    assert "all zero" in found.cell("first").failed
-    assert not found.cell("second").failed
-    with pytest.raises(CheckFailed, match="failed with every change"):
-        hookscope.sweep(Picky(), input=torch.randn(1, 4), layers="first")
+    found = hookscope.sweep(Picky(), input=VECTORS)
+    assert found.cell("first").failed
+    assert not found.cell("last").failed
+    with pytest.raises(CheckFailed, match="every change"):
+        hookscope.sweep(Picky(), input=VECTORS, layers="first")
 
 
-TEXT: dict[str, Any] = {"input": ITALY, "layers": "model.layers.?"}
 WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
-    (RequestError, "Position 5 is out of range: the input has 5 tokens", {"positions": "5"}),
-    (RequestError, "'x' is not a position", {"positions": "x"}),
-    (RequestError, "The token ' Peru' is not in the prompt", {"positions": '" Peru"'}),
-    (InputError, "' Lisbon' is not in the vocabulary", {"target": " Lisbon"}),
-    (InputError, "' Paris Rome' is 2 tokens", {"target": " Paris Rome"}),
-    (InputError, "' Lisbon' is not in the vocabulary", {"target": " Rome", "against": " Lisbon"}),
-    (LossError, "There is no class 99999", {"target": "99999"}),
-    (RequestError, "3 heads do not divide the 32 channels", {"heads": 3, "layers": "*.o_proj"}),
-    (RequestError, "cannot be combined", {"heads": 2, "positions": "all"}),
-    (RequestError, "'many' is not a number of heads", {"heads": "many"}),
-    (
-        RequestError,
-        "the weights of a whole layer",
-        {"edit": "quantize-weights:4", "positions": "all"},
-    ),
-    (EditError, "'fc=zero' names a layer", {"edit": "fc=zero"}),
-    (EditError, "'halve': there is no operation 'halve'", {"edit": "halve"}),
-    (EditError, "'1' is not a number of bits from 2", {"edit": "quantize-weights:1"}),
-    (EditError, "'patch:none.safetensors': there is no file", {"edit": "patch:none.safetensors"}),
-    (RequestError, "needs a second class", {"metric": "difference"}),
-    (LossError, "against needs class scores", {"target": "uniform", "against": " Rome"}),
+    (RequestError, "Position 5", {"positions": "5"}),
+    (RequestError, "'x'", {"positions": "x"}),
+    (RequestError, "' Peru'", {"positions": '" Peru"'}),
+    (InputError, "' Lisbon'", {"target": " Lisbon"}),
+    (InputError, "' Paris Rome' is 2", {"target": " Paris Rome"}),
+    (InputError, "' Lisbon'", {"target": " Rome", "against": " Lisbon"}),
+    (LossError, "99999", {"target": "99999"}),
+    (RequestError, "3 heads .* 32", {"heads": 3, "layers": "*.o_proj"}),
+    (RequestError, "weights", {"edit": "quantize-weights:4", "positions": "all"}),
+    (EditError, "'fc=zero'", {"edit": "fc=zero"}),
+    (EditError, "'1'", {"edit": "quantize-weights:1"}),
+    (EditError, "'patch:none.safetensors'", {"edit": "patch:none.safetensors"}),
+    (RequestError, "second class", {"metric": "difference"}),
+    (LossError, "class scores", {"target": "uniform", "against": " Rome"}),
+    (RequestError, "from 5 to 7", {"input": [ITALY, LONG], "positions": "all"}),
 ]
 
 
-@pytest.mark.parametrize(("error", "text", "options"), WRONG)
-def test_bad_input_gets_a_sentence(
-    error: type[Exception], text: str, options: dict[str, Any]
+@pytest.mark.parametrize(("error", "subject", "options"), WRONG)
+def test_a_wrong_request_is_refused(
+    error: type[Exception], subject: str, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(error) as caught:
-        hookscope.sweep(CAPITALS, **{**TEXT, **options})
-    assert text in str(caught.value)
+    with pytest.raises(error, match=subject):
+        hookscope.sweep(CAPITALS, **{"input": ITALY, "layers": "model.layers.?", **options})
 
 
 def test_a_capture_of_another_length_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "long.safetensors"
-    text = "text:yes , the capital of France is"
-    hookscope.capture(CAPITALS, layers="model.layers.?", input=text).save(file)
-    with pytest.raises(RequestError, match="is 1x7x32 float32, but the tensor is 1x1x32"):
-        hookscope.sweep(CAPITALS, edit=f"patch:{file}", positions="all", **TEXT)
+    file, layers = tmp_path / "long.safetensors", "model.layers.?"
+    hookscope.capture(CAPITALS, layers=layers, input=LONG).save(file)
+    with pytest.raises(RequestError, match=r"1x7x32 .* 1x1x32"):
+        sweep(CAPITALS, edit=f"patch:{file}", positions="all", input=ITALY, layers=layers)
 
 
-def test_texts_of_different_lengths_have_no_common_positions() -> None:
-    texts = [ITALY, "text:yes , the capital of France is"]
-    with pytest.raises(RequestError, match="have from 5 to 7 tokens"):
-        hookscope.sweep(CAPITALS, input=texts, layers="model.layers.?", positions="all")
-
-
-def test_the_sentence_says_how_many_heads_are_not_known() -> None:
-    net = nn.Sequential(nn.Linear(4, 4))
-    with pytest.raises(RequestError, match="no configuration with a number of attention heads"):
-        hookscope.sweep(net, heads="auto", input=torch.ones(1, 4))
+def test_a_model_whose_number_of_heads_is_not_known_is_refused() -> None:
+    with pytest.raises(RequestError, match="attention heads"):
+        hookscope.sweep(small(), heads="auto", input=VECTORS)

@@ -32,6 +32,14 @@ def list_grows(self, items: List[int], more: int):
     return items, other, third, items is other, items is third, len(items)
 
 
+@CONTAINERS.function((X,))
+def parts_of_a_tensor_are_a_list(self, x: Tensor):
+    parts, rows = x.chunk(2), x.unbind(0)
+    parts.append(x)
+    rows.extend(parts)
+    return parts, rows, len(rows)
+
+
 @CONTAINERS.function(([3, 1, 2], 0), ([3, 1, 2], -1), ([3, 1, 2], 3), ([3, 1, 2], -4), ([], 0))
 def list_shrinks(self, items: List[int], place: int):
     items[place] = 9

@@ -74,6 +74,11 @@ class Twin(NamedTuple):
     right: Tensor
 
 
+class Couple(NamedTuple):
+    left: int
+    right: int
+
+
 class Holder:
     def __init__(self, n: int):
         self.n = n
@@ -84,14 +89,17 @@ class Keeper:
         self.n = n
 
 
-@TYPES.function(*[(n,) for n in range(7)])
+@TYPES.function(*[(n,) for n in range(9)])
 def any_made_inside(self, n: int):
     y = torch.ones(1)
-    values: List[Any] = [Pair(1, y), Twin(1, y), (1, y), 5, [1.5], "a", [1, 2]]
+    values: List[Any] = [
+        Pair(1, y), Twin(1, y), (1, y), 5, [1.5], "a", [1, 2], Couple(1, 2), (1, 2),
+    ]  # fmt: skip
     x = values[n]
     found: List[bool] = []
     found.append(isinstance(x, Pair))
     found.append(isinstance(x, Twin))
+    found.append(isinstance(x, Couple))
     found.append(isinstance(x, tuple))
     found.append(isinstance(x, int))
     found.append(torch.jit.isinstance(x, List[int]))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hookscope.stores.runs.run_info import RunInfo
 from hookscope.stores.runs.run_writer import RunWriter
 from hookscope.stores.runs.series import LAYERS, STEPS, Series
+from tests.run_folders import model_info, plain_info
 
 MODEL = "net"
 # In execution order: a model is called last, when all its layers have returned.
@@ -63,33 +63,15 @@ class HealthyRun:
             },
             LAYERS: {n: self._layers(noisy, scale) for n in sampled},
         }
-        self.info: RunInfo = {
-            "schema": 1,
-            "status": "finished",
-            "script": "train.py",
-            "arguments": [],
-            "started": "2026-01-01T00:00:00+00:00",
-            "seconds": 1.0,
-            "steps": steps,
-            "exit_status": 0,
-            "every": 1,
-            "layers": [],
-            "rank": 0,
-            "world_size": 1,
-            "versions": {"hookscope": "0"},
-            "models": [
-                {
-                    "name": model,
-                    "type": "Net",
-                    "parameters": 100,
-                    "layers": [{"name": name, "type": kind} for name, kind in TYPES.items()],
-                    "layout": "whole",
-                }
-            ],
-            "optimizers": [{"name": "SGD", "type": "SGD", "groups": 1, "models": [model]}],
-            "unwatched": [],
-            "incomplete": "",
-        }
+        self.info = plain_info(
+            status="finished",
+            seconds=1.0,
+            steps=steps,
+            exit_status=0,
+            every=1,
+            models=[model_info(model, **TYPES)],
+            optimizers=[{"name": "SGD", "type": "SGD", "groups": 1, "models": [model]}],
+        )
 
     def _layers(self, noisy: Any, scale: float) -> dict[Series, float]:
         row: dict[Series, float] = {}

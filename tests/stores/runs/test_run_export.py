@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hookscope
@@ -19,8 +19,7 @@ from hookscope.errors import LayerError, RequestError, StoreError
 from hookscope.stores.runs.run_export import _masked_crc, write_scalars
 from hookscope.stores.runs.series import Series
 from tests.conftest import Run
-
-from .conftest import LOSS, write_run
+from tests.stores.runs.conftest import LOSS, write_run
 
 RMS = Series("Net", "fc/output", "rms")
 NORM = Series("Net", "fc/weight.grad", "norm")
@@ -101,6 +100,7 @@ def test_the_checksum_is_crc_32c() -> None:
     assert zlib.crc32(bytes(32)) != 0x8A9136AA
 
 
+@settings(max_examples=30)
 @given(
     st.integers(0, 2**40),
     st.dictionaries(st.text(max_size=300), st.floats(width=32), max_size=5),
@@ -153,11 +153,11 @@ def test_all_ranks_are_exported_as_one(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_an_error_with_a_repair(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="extension of an unsupported format") as caught:
+    with pytest.raises(RequestError, match=r"a\.npy") as caught:
         hookscope.export(folder, tmp_path / "a.npy")
     assert ".csv" in caught.value.hint and "TensorBoard" in caught.value.hint
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="Cannot create the folder"):
+    with pytest.raises(StoreError, match="board"):
         hookscope.export(folder, tmp_path / "file" / "board")
 
 

@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -84,6 +85,27 @@ def repack(path: Path, packed: Path) -> Path:
 def save_npz(tensors: State, path: Path, compressed: bool = False) -> Path:
     save = np.savez_compressed if compressed else np.savez
     save(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
+    return path
+
+
+def save_gguf(
+    path: Path,
+    tensors: Mapping[str, np.ndarray],
+    lists: Mapping[str, list[Any]] | None = None,
+    **kinds: Any,
+) -> Path:
+    """Write a GGUF file with some metadata; what is quantised already has its ``kinds``."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, entries in (lists or {}).items():
+        writer.add_array(name, entries)
+    for name, values in tensors.items():
+        writer.add_tensor(name, values, raw_dtype=kinds.get(name))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
     return path
 
 

@@ -133,7 +133,6 @@ def test_a_pickled_model_is_read_by_its_names_without_its_code(tmp_path, old, mo
     assert weights.tensors["body2.0.weight"].tied_to == "body.0.weight"
     [note] = weights.notes
     assert f"{__name__}.Custom" in note
-    assert "no code of the file was run" in note
 
 
 def test_what_is_no_plain_tensor_is_named(tmp_path: Path) -> None:
@@ -145,10 +144,8 @@ def test_what_is_no_plain_tensor_is_named(tmp_path: Path) -> None:
     }
     weights = open_weights(save(values, tmp_path / "a.pth"))
     assert list(weights) == ["w"]
-    assert weights.notes[0] == (
-        "Not listed, since they are not plain tensors: 'sparse' (a sparse tensor), 'conjugated' (a"
-        " conjugated or negated tensor), 'inner.npy' (an array of numpy without plain numbers)."
-    )
+    for name in ("'sparse' (a sparse", "'conjugated' (a conjugated", "'inner.npy' (an array"):
+        assert name in weights.notes[0]
 
 
 class Callable_:  # noqa: N801

@@ -20,6 +20,7 @@ from tests.stores.weights.saved_weights import (
     FORMATS,
     assert_same,
     repack,
+    save_gguf,
     save_safetensors,
     save_set,
     save_torch,
@@ -188,32 +189,38 @@ def test_gguf_without_its_package_lists_tensors_and_names_the_extra(gguf_file, m
 
 def test_memory_of_blocks_does_not_grow_with_the_tensor(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    save_safetensors({"w": torch.zeros(3000, 4000), "t": torch.zeros(2)}, path)
+    save_safetensors({"w": torch.zeros(1500, 2000), "t": torch.zeros(2)}, path)
     sizes = {block.nbytes for block in open_weights(path).blocks("w")}
     assert max(sizes) <= 1 << 22
-    turned = save_torch({"w": torch.randn(5000, 4000).t()}, tmp_path / "a.pth")
+    turned = save_torch({"w": torch.randn(2500, 8000).t()}, tmp_path / "a.pth")
     assert max(block.nbytes for block in open_weights(turned).blocks("w")) <= 1 << 26
 
 
-def test_the_files_of_a_set_must_all_be_there(tmp_path: Path) -> None:
-    folder = save_set(state(), tmp_path / "set", index=False)
+def without_a_file(folder: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(WeightsFileError, match="1 of the 2 numbered files"):
-        open_weights(folder)
 
 
-def test_an_index_must_belong_to_its_files(tmp_path: Path) -> None:
-    folder = save_set(state(), tmp_path / "set")
+def with_another_name(folder: Path) -> None:
     index = folder / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("embed", "embedding"))
-    with pytest.raises(WeightsFileError, match="'embedding' is not in"):
-        open_weights(folder)
 
 
-def test_a_name_in_two_numbered_files_is_an_error(tmp_path: Path) -> None:
-    folder = save_set(state(), tmp_path / "set", index=False)
+def with_a_name_twice(folder: Path) -> None:
     save_safetensors(state(), folder / "model-00002-of-00002.safetensors")
-    with pytest.raises(WeightsFileError, match=r"is in .*00001.* and in .*00002"):
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "said"),
+    [
+        (False, without_a_file, "1 of the 2"),
+        (True, with_another_name, "'embedding'"),
+        (False, with_a_name_twice, "00001.*00002"),
+    ],
+)
+def test_the_files_of_a_set_belong_together(tmp_path: Path, index, change, said: str) -> None:
+    folder = save_set(state(), tmp_path / "set", index=index)
+    change(folder)
+    with pytest.raises(WeightsFileError, match=said):
         open_weights(folder)
 
 
@@ -232,7 +239,7 @@ def test_a_folder_with_weights_further_down_says_where(tmp_path: Path) -> None:
     (tmp_path / "unet").mkdir()
     save_safetensors(state(), tmp_path / "unet" / "model.safetensors")
     assert not is_weights(str(tmp_path))
-    with refused(RequestError, "folders in it do", hint=str(tmp_path / "unet")):
+    with refused(RequestError, str(tmp_path), hint=str(tmp_path / "unet")):
         open_weights(tmp_path)
 
 
@@ -243,14 +250,8 @@ def test_a_compressed_tensor_of_strides_is_read(tmp_path: Path) -> None:
 
 
 def test_a_gguf_file_with_an_unknown_type_is_listed(tmp_path: Path) -> None:
-    path = tmp_path / "new.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    for name in ("first", "second", "third"):
-        writer.add_tensor(name, np.full((3, 16), 2, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    values = np.full((3, 16), 2, np.float32)
+    path = save_gguf(tmp_path / "new.gguf", dict.fromkeys(("first", "second", "third"), values))
     data = bytearray(path.read_bytes())
     position = data.index(b"second") + len("second") + 4 + 2 * 8  # its rank, its shape
     assert data[position : position + 4] == bytes(4)
@@ -261,7 +262,8 @@ def test_a_gguf_file_with_an_unknown_type_is_listed(tmp_path: Path) -> None:
     assert list(weights) == ["first", "second", "third"]
     assert weights.tensors["second"].dtype == "type 241"
     assert weights.tensors["second"].nbytes == 3 * 16 * 4
-    assert weights.notes == ("The values of second cannot be read: type 241 of GGUF is not known.",)
+    [note] = weights.notes
+    assert "second" in note and "241" in note
     assert weights["third"].tolist() == np.full((3, 16), 2).tolist()
     with pytest.raises(WeightsFileError, match="type 241"):
         weights["second"]

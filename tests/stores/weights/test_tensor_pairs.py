@@ -93,9 +93,9 @@ def test_two_mappings_are_for_a_and_for_b() -> None:
 @pytest.mark.parametrize(
     ("rename", "message"),
     [
-        ({"fd": "x"}, "No key in 'x.safetensors' begins with 'fd'"),
-        ({"body.0": "body.1"}, "would both become 'body.1.conv.weight'"),
-        (({"fd": "x"}, {"fd": "x"}), "begins with 'fd'"),
+        ({"fd": "x"}, "'fd'"),
+        ({"body.0": "body.1"}, "'body.1.conv.weight'"),
+        (({"fd": "x"}, {"fd": "x"}), "'fd'"),
     ],
 )
 def test_a_prefix_that_is_not_there_or_hides_another_is_refused(rename: Any, message: str) -> None:
@@ -107,8 +107,8 @@ def test_unrelated_models_are_named_with_their_families() -> None:
     with pytest.raises(RequestError) as caught:
         match_tensors(weights(["layer4.0.conv1.weight"]), weights(LLAMA, path="y"), None)
     text = caught.value.message
-    assert "A contains layer4.0.conv1.weight, as a ResNet of torchvision or timm does" in text
-    assert "self_attn.q_proj.weight and 1 more, as Llama or a similar model" in text
+    for word in ("layer4.0.conv1.weight", "ResNet", "self_attn.q_proj.weight", "Llama"):
+        assert word in text
     assert "--rename OLD=NEW" in caught.value.hint
     assert caught.value.exit_code == 2
 
@@ -134,7 +134,7 @@ def test_the_prefix_that_would_match_is_suggested(old: str, new: str, option: st
     a, b = (weights(prefix + name for name in NET) for prefix in (old, new))
     with pytest.raises(RequestError) as caught:
         match_tensors(a, b, None)
-    assert caught.value.hint == f"Most names match with {option}."
+    assert f" {option}." in caught.value.hint
     name, _, value = option.removeprefix("--rename ").partition("=")
     assert len(match_tensors(a, b, {name: value}).pairs) == len(NET)
 
@@ -143,7 +143,7 @@ def test_a_prefix_for_most_of_the_rest_is_suggested_with_the_result() -> None:
     a = weights([*(f"backbone.{name}" for name in NET), "head.weight"])
     b = weights([*(f"encoder.{name}" for name in NET), "head.weight"])
     found = match_tensors(a, b, None)
-    assert found.notes == ("More names match with --rename backbone=encoder.",)
+    assert "--rename backbone=encoder" in found.notes[0]
 
 
 def test_an_empty_set_has_no_match() -> None:

@@ -47,7 +47,7 @@ def test_a_part_is_read_in_rows(
 
 
 def test_a_slice_outside_the_tensor_is_refused(reader: WeightReader) -> None:
-    with pytest.raises(RequestError, match="is 9x4x5x3, and the slice does not fit"):
+    with pytest.raises(RequestError, match="9x4x5x3"):
         reader.shape("conv.weight", (9,))
 
 

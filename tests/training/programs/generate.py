@@ -1,7 +1,15 @@
 # A language model that generates with a cache and prints each token as it comes.
 import torch
-from tiny_tokenizer import make_tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM, TextStreamer
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TextStreamer
+
+words = ["<pad>", "<unk>", "the", "a", "cat", "dog", "sat", "on", "mat", "bad", "very"]
+vocabulary = {word: number for number, word in enumerate(words)}
+level = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+level.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=level, pad_token="<pad>", unk_token="<unk>", eos_token="<pad>"
+)
 
 torch.manual_seed(0)
 config = LlamaConfig(
@@ -15,14 +23,12 @@ config = LlamaConfig(
     bos_token_id=0,
 )
 llm = LlamaForCausalLM(config).eval()
-tokenizer = make_tokenizer()
 prompt = tokenizer("the cat", return_tensors="pt")
-streamer = TextStreamer(tokenizer)
 ids = llm.generate(
     input_ids=prompt["input_ids"],
     attention_mask=prompt["attention_mask"],
     max_new_tokens=6,
     do_sample=True,
-    streamer=streamer,
+    streamer=TextStreamer(tokenizer),
 )
 print(ids.tolist())

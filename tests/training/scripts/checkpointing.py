@@ -7,34 +7,22 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 
-class Block(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.norm = nn.LayerNorm(size)
-        self.fc = nn.Linear(size, size)
-        self.dropout = nn.Dropout(0.2)
-
-    def forward(self, x):
-        return x + self.dropout(torch.relu(self.fc(self.norm(x))))
-
-
 class Net(nn.Module):
-    def __init__(self, reentrant):
+    def __init__(self):
         super().__init__()
-        self.stem = nn.Linear(3, 8)
-        self.blocks = nn.ModuleList([Block(8) for _ in range(3)])
-        self.head = nn.Linear(8, 2)
-        self.reentrant = reentrant
+        self.stem, self.head = nn.Linear(3, 8), nn.Linear(8, 2)
+        block = (nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.2))
+        self.blocks = nn.ModuleList([nn.Sequential(*block) for _ in range(3)])
 
     def forward(self, x):
         x = self.stem(x)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=self.reentrant)
+            x = x + checkpoint(block, x, use_reentrant="reentrant" in sys.argv)
         return self.head(x)
 
 
 seed_all(10)
-model = Net("reentrant" in sys.argv)
+model = Net()
 optimizer = torch.optim.Adam(model.parameters())
 losses = []
 for _ in range(6):

@@ -20,11 +20,10 @@ losses = []
 for step in range(4):
     model(x)
     converted = convert[step](model)
-    first = converted(x).square().mean()
-    second = model(x).abs().mean()
+    pair = converted(x).square().mean(), model(x).abs().mean()
     optimizer.zero_grad()
-    torch.autograd.backward(loss for loss in (first, second))
+    torch.autograd.backward(loss for loss in pair)
     optimizer.step()
-    losses += [first.item(), second.item()]
+    losses += [loss.item() for loss in pair]
     print(getattr(converted, "code", ""))
 print_result(losses, model)

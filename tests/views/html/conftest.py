@@ -7,13 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 import hookscope
+from hookscope.results.health import Finding
+from hookscope.stores.runs.training_run import TrainingRun
+from hookscope.views.html.run_page import build_run_page
+from hookscope.views.local_diff import local_diff_chart
+from tests.run_folders import small_run
+from tests.views.error_results import SCRIPT, local_diff
 
-CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 PATIENCE = 300_000  # milliseconds; what is waited for is a state, however busy the machine is
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -25,13 +32,13 @@ class Net(nn.Module):
         super().__init__()
         self.stage1 = nn.Sequential(nn.Conv2d(3, 20, 3, padding=1), nn.ReLU())
         self.stage2 = nn.Sequential(nn.Conv2d(20, 6, 3, padding=1), nn.ReLU())
-        self.add_module("<script>alert(1)</script>", nn.Flatten())
+        self.add_module(SCRIPT, nn.Flatten())
         self.fc = nn.Linear(6 * 12 * 12, 5)
         self.idle = nn.Linear(2, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stage2(self.stage1(x))
-        return self.fc(self.get_submodule("<script>alert(1)</script>")(x))
+        return self.fc(self.get_submodule(SCRIPT)(x))
 
 
 @pytest.fixture(scope="session")
@@ -56,17 +63,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def assert_contrast(page: Any, more_than: int) -> None:
-    """Demand that the page has so many texts, and that all of them have contrast."""
-    texts, faint = page.evaluate(CONTRAST)
-    assert texts > more_than
-    assert faint == []
+@pytest.fixture(scope="session")
+def pages(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[], str]]:
+    """What makes a page of each kind; in each there is a name that would be a script."""
+    made = tmp_path_factory.mktemp("others")
+    values, other, odd = (folder / f"{name}.safetensors" for name in ("values", "other", "odd"))
+    runs = [small_run(made / (name * 60), (SCRIPT, "fc2")) for name in "ab"]
+    tensors = {f"{SCRIPT}.x": np.array([0, 1, np.nan], np.float32), "fc.weight": np.ones((4, 3))}
+    save_file(tensors, made / "w.safetensors", metadata={"config": SCRIPT})
+    levels = ("error", "warning", "note")
+    findings = tuple(Finding(x, x, "fc2", "It is.", 1, hint="Do.", others=("fc1",)) for x in levels)
+    errors = local_diff([("stem", 0.0, 0.0), (SCRIPT, 2e-3, 5e-3), ("body", None, None)])
+    return {
+        "capture": lambda: hookscope.report(values).html,
+        "pair": lambda: hookscope.report(values, other).html,
+        "odd": lambda: hookscope.report(values, odd).html,
+        "run": lambda: build_run_page([TrainingRun(runs[0])], findings).html(),
+        "runs": lambda: hookscope.report(*runs).html,
+        "weights": lambda: hookscope.report(made / "w.safetensors").html,
+        "errors": lambda: local_diff_chart(errors).page(errors).html(),
+    }
 
 
 @pytest.fixture(scope="session")
-def html(folder: Path) -> str:
+def html(pages: dict[str, Callable[[], str]]) -> str:
     """The page of ``values``."""
-    return hookscope.report(folder / "values.safetensors").html
+    return pages["capture"]()
 
 
 @pytest.fixture(scope="session")
@@ -98,11 +120,16 @@ def opened(browser: Any, tmp_path: Path, said: list[str]) -> Iterator[Callable[.
     """
     contexts: list[Any] = []
 
-    def load(html: str, width: int = 1280, dark: bool = False, at: str = "") -> Any:
+    def load(
+        html: str, width: int = 1280, dark: bool = False, at: str = "", scripts: bool = True
+    ) -> Any:
         file = tmp_path / "page.html"
         file.write_text(html, encoding="utf-8")
         scheme = "dark" if dark else "light"
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        size = {"width": width, "height": 800}
+        context = browser.new_context(
+            viewport=size, color_scheme=scheme, java_script_enabled=scripts
+        )
         context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()

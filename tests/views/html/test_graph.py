@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 import hookscope
-from tests.views.html.test_in_a_browser import SCRIPT, wait_for_panel
+from tests.views.error_results import SCRIPT
+from tests.views.html.test_in_a_browser import wait_for_panel
+from tests.views.text.samples import captured
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +55,10 @@ def test_boxes_hold_what_is_inside_a_module_and_arrows_follow_the_first_calls(op
     assert page.locator("#graph .unused").count() == 1
 
 
-def test_modules_of_which_no_order_is_known_have_no_arrows(opened, tmp_path) -> None:
-    capture = hookscope.Capture()
-    for name in ("a", "b"):
-        capture.put(torch.ones(2), module=name, type="X", call=1, what="output", kind="output")
-    capture.save(tmp_path / "a.safetensors")
-    page = opened(hookscope.report(tmp_path / "a.safetensors").html)
+def test_modules_of_which_no_order_is_known_have_no_arrows(opened) -> None:
+    page = opened(hookscope.report(captured({"a": torch.ones(2), "b": torch.ones(2)})).html)
     assert shown_boxes(page) == ["(model)", "a", "b"]
     assert arrows(page) == []
-    assert "first ran" not in page.inner_text(".graph")
 
 
 def test_a_box_folds_and_unfolds_by_click_and_all_by_button(opened, deep) -> None:
@@ -76,15 +73,19 @@ def test_a_box_folds_and_unfolds_by_click_and_all_by_button(opened, deep) -> Non
     assert shown_boxes(page) == ["(model)", "0"]
 
 
-def test_a_name_in_the_graph_shows_the_layer(opened, html) -> None:
+def test_a_name_in_the_graph_shows_the_layer_and_does_not_fold_its_box(opened, html) -> None:
     page = opened(html)
     page.locator("#graph li > a").nth(2).click()
     wait_for_panel(page, "stage2.0")
-    marked = page.locator("#graph [aria-current]")
-    assert marked.all_inner_texts()[0].startswith("0 Conv2d")
+    assert page.locator("#graph [aria-current]").all_inner_texts()[0].startswith("0 Conv2d")
     page.locator("#graph summary a").nth(1).click()
     wait_for_panel(page, "stage1")
-    assert page.locator("#graph details[open]").count() == 3  # a name does not fold its box
+    assert page.locator("#graph details[open]").count() == 3
+    page.fill("#filter", "stage2*")  # leaves the layers that match in full ink
+    inked = "x => x.filter(s => !s.matches('.beside')).map(s => s.textContent.split(' ')[0].trim())"
+    assert page.eval_on_selector_all("#graph summary, #graph li > a", inked) == ["stage2", "0", "1"]
+    page.fill("#filter", "")
+    assert page.locator("#graph .beside").count() == 0
 
 
 def test_the_graph_is_walked_by_keyboard(opened, html) -> None:
@@ -131,72 +132,29 @@ def test_a_box_that_folds_over_the_tab_stop_takes_its_place(opened, html) -> Non
         page.click("#unfold")
 
 
-def test_a_filter_leaves_only_the_layers_that_match_in_full_ink(opened, html) -> None:
-    page = opened(html)
-    page.fill("#filter", "stage2*")
-    inked = "x => x.filter(s => !s.matches('.beside')).map(s => s.textContent.split(' ')[0].trim())"
-    assert page.eval_on_selector_all("#graph summary, #graph li > a", inked) == ["stage2", "0", "1"]
-    page.fill("#filter", "")
-    assert page.locator("#graph .beside").count() == 0
-
-
-def test_the_graph_folds_without_any_script(browser, deep, tmp_path) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(deep, encoding="utf-8")
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(file.as_uri())
-    inner = page.locator("#graph details details details > ol > li").first
-    before = inner.is_visible()
-    page.locator("#graph details details details > summary").first.click(position={"x": 3, "y": 10})
-    after = inner.is_visible()
-    buttons = page.locator("#unfold").is_visible()
-    context.close()
-    assert (before, after, buttons) == (False, True, False)
-
-
 # Width
 
 
-def test_a_wide_screen_is_used_to_its_edge(opened, folder) -> None:
-    page = opened(hookscope.report(folder / "values.safetensors").html, width=2560)
-    right = "(s) => document.querySelector(s).getBoundingClientRect().right"
-    for part in (".top", ".halves", ".work", ".all .scroll"):
-        assert page.evaluate(right, part) > 2480, part
-    summary, flow = (page.locator(part).bounding_box() for part in (".sides", ".flow >> nth=0"))
-    assert flow["x"] > summary["x"] + summary["width"]  # side by side
-    assert page.evaluate("document.documentElement.scrollWidth") == 2560
-
-
-def test_a_laptop_has_the_summary_beside_the_figures(opened, folder) -> None:
-    page = opened(hookscope.report(folder / "values.safetensors").html, width=1400)
+@pytest.mark.parametrize("width", [1400, 2560])
+def test_the_summary_is_beside_the_figures_and_a_wide_screen_is_used(opened, html, width) -> None:
+    page = opened(html, width=width)
     summary, flow = (page.locator(part).bounding_box() for part in (".sides", ".flow >> nth=0"))
     assert flow["x"] > summary["x"] + summary["width"]
-    assert page.evaluate("document.documentElement.scrollWidth") == 1400
+    right = "(s) => document.querySelector(s).getBoundingClientRect().right"
+    for part in (".top", ".halves", ".work", ".all .scroll"):
+        assert page.evaluate(right, part) > width - 80, part
 
 
-# Untrained weights
-
-
-def test_random_weights_are_stated_at_the_top_and_beside_the_classes(opened, tmp_path) -> None:
-    random, trained = (tmp_path / f"{name}.safetensors" for name in ("random", "trained"))
-    for file, weights in ((random, "random"), (trained, "IMAGENET1K_V1")):
-        capture = hookscope.Capture()
-        capture.put(torch.ones(1, 2), module="fc", type="X", call=1, what="output", kind="output")
-        top = [[{"index": 1, "label": "tabby", "probability": 0.5}]]
-        capture.metadata = {"model": {"spec": "resnet18", "weights": weights}, "top": top}
-        capture.save(file)
+def test_random_weights_are_stated_at_the_top_and_beside_the_classes(opened, html) -> None:
+    top = [[{"index": 1, "label": "tabby", "probability": 0.5}]]
+    random, trained = (
+        captured({"fc": torch.ones(1, 2)}, model={"spec": "resnet18", "weights": weights}, top=top)
+        for weights in ("random", "IMAGENET1K_V1")
+    )
     page = opened(hookscope.report(random).html)
     note = page.locator(".untrained")
     assert note.inner_text().startswith("Untrained model.")
     assert note.bounding_box()["y"] < 150
     assert page.inner_text("caption").endswith("(untrained model)")
-    page = opened(hookscope.report(trained).html)
-    assert page.locator(".untrained").count() == 0
-    assert "untrained" not in page.inner_text("caption")
-    page = opened(hookscope.report(trained, random).html)
-    assert page.inner_text(".untrained").startswith("B: Untrained model.")
-
-
-def test_a_model_of_the_user_is_not_called_untrained(folder) -> None:
-    assert "Untrained" not in hookscope.report(folder / "values.safetensors").html
+    assert "Untrained" not in hookscope.report(trained).html + html  # nor a model of the user
+    assert "<strong>B: Untrained" in hookscope.report(trained, random).html

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import random
 import re
-from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 import hookscope
 from hookscope.errors import LayerError
-from hookscope.specs.patterns import compile_pattern
+from hookscope.specs.patterns import compile_pattern, layer_text
 from hookscope.stores.capture_file import open_capture
-
-SCRIPT = "<script>alert(1)</script>"
+from hookscope.views.html import capture_page
+from tests.views.error_results import SCRIPT
+from tests.views.text.samples import captured
 
 
 def shown_layers(page) -> list[str]:
@@ -35,10 +34,6 @@ def shown_rows(page, column: str) -> list[str]:
     titles = page.eval_on_selector_all("#table thead button", "x => x.map(b => b.textContent)")
     script = "(rows, n) => rows.filter(r => r.offsetParent).map(r => r.cells[n].textContent)"
     return page.eval_on_selector_all("#table tbody tr", script, titles.index(column))
-
-
-def focused(page) -> str:
-    return page.evaluate("document.activeElement.dataset.name")
 
 
 def wait_for_panel(page, name: str) -> None:
@@ -61,41 +56,24 @@ def test_every_layer_is_in_the_tree_under_its_holder(opened, html) -> None:
     assert levels == ["1", "2", "3", "3", "2", "3", "3", "2", "2", "2"]
 
 
-def test_text_is_searched_anywhere_in_names(opened, html) -> None:
+def test_the_filter_takes_text_and_the_patterns_of_the_terminal(opened, html) -> None:
     page = opened(html)
-    page.fill("#filter", "GE2")
-    assert [n for n in shown_layers(page) if n not in beside(page)] == [
-        *("stage2", "stage2.0", "stage2.1"),
-    ]
-    assert beside(page) == ["."]
-    assert set(shown_rows(page, "layer")) == {"stage2", "stage2.0", "stage2.1"}
-    assert page.inner_text("#found").startswith("3 of 10 layers, 6 of ")
-    page.keyboard.press("Escape")
-    assert len(shown_layers(page)) == 10
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("typed", "names"),
-    [
+    for typed, names in (
+        ("GE2", ["stage2", "stage2.0", "stage2.1"]),
         ("stage?.0", ["stage1.0", "stage2.0"]),
         ("stage* !*.1", ["stage1", "stage1.0", "stage2", "stage2.0"]),
         ("{fc,idle}", ["fc", "idle"]),
-        (".", ["."]),
         ("(model)", ["."]),
         ("* !(model) !stage*", [SCRIPT, "fc", "idle"]),
         ("nothing*", []),
-    ],
-)
-def test_patterns_filter_as_in_the_terminal(opened, html, typed, names) -> None:
-    page = opened(html)
-    page.fill("#filter", typed)
-    assert [n for n in shown_layers(page) if n not in beside(page)] == names
-
-
-def test_an_open_brace_is_told_and_filters_nothing(opened, html) -> None:
-    page = opened(html)
-    page.fill("#filter", "{fc")
+    ):
+        page.fill("#filter", typed)
+        assert [n for n in shown_layers(page) if n not in beside(page)] == names, typed
+        assert set(shown_rows(page, "layer")) <= {*map(layer_text, names)}
+        assert page.inner_text("#found").startswith(f"{len(names)} of 10 layers, ")
+    page.keyboard.press("Escape")
+    assert len(shown_layers(page)) == 10
+    page.fill("#filter", "{fc")  # an open brace is told, and filters nothing
     assert "brace" in page.inner_text("#found")
     assert page.get_attribute("#filter", "aria-invalid") is not None
     assert len(shown_layers(page)) == 10
@@ -145,7 +123,7 @@ def test_the_tree_is_walked_by_keyboard(opened, html) -> None:
     page = opened(html)
     page.focus(".tree li[tabindex='0']")
     press = page.keyboard.press
-    for key, at in [
+    for keys, at in [
         ("ArrowDown", "stage1"),
         ("ArrowRight", "stage1.0"),
         ("ArrowLeft", "stage1"),
@@ -153,17 +131,15 @@ def test_the_tree_is_walked_by_keyboard(opened, html) -> None:
         ("ArrowUp", "fc"),
         ("Home", "."),
         ("ArrowUp", "."),
+        ("ArrowDown", "stage1"),
     ]:
+        press(keys)
+        assert page.evaluate("document.activeElement.dataset.name") == at, keys
+    for key, closed in (("ArrowLeft", True), ("ArrowRight", False)):
         press(key)
-        if key == "ArrowUp" and at == ".":
-            continue
-        assert focused(page) == at, key
-    press("ArrowDown")
-    press("ArrowLeft")
-    assert "stage1.0" not in shown_layers(page)
-    assert page.get_attribute(".tree [data-name=stage1]", "aria-expanded") == "false"
-    press("ArrowRight")
-    assert "stage1.0" in shown_layers(page)
+        assert ("stage1.0" not in shown_layers(page)) is closed
+        state = page.get_attribute(".tree [data-name=stage1]", "aria-expanded")
+        assert state == ("false" if closed else "true")
     press("ArrowDown")
     press("Enter")
     wait_for_panel(page, "stage1.0")
@@ -177,11 +153,9 @@ def test_the_tree_is_walked_by_keyboard(opened, html) -> None:
 def test_a_click_collapses_and_a_filter_looks_into_what_is_closed(opened, html) -> None:
     page = opened(html)
     page.click(".tree [data-name=stage2] b")
-    assert "stage2.0" not in shown_layers(page)
-    page.fill("#filter", "stage2.0")
-    assert "stage2.0" in shown_layers(page)
-    page.fill("#filter", "")
-    assert "stage2.0" not in shown_layers(page)
+    for typed, seen in (("", False), ("stage2.0", True), ("", False)):
+        page.fill("#filter", typed)
+        assert ("stage2.0" in shown_layers(page)) is seen
     page.click(".tree [data-name=fc]")
     wait_for_panel(page, "fc")
 
@@ -214,14 +188,12 @@ def test_numbers_sort_as_numbers_and_what_is_none_comes_last(opened, folder) -> 
 def test_what_never_ran_stands_last_in_the_table_and_is_marked(opened, html) -> None:
     page = opened(html)
     assert shown_rows(page, "layer")[-1] == "idle"
-    assert shown_rows(page, "note")[-1].startswith("never ran: ")
     assert page.locator("#table tbody tr:last-child td.mark").count() == 1
     page.fill("#filter", "idle")
-    assert shown_rows(page, "layer") == ["idle"]
     assert page.inner_text("#found").startswith("1 of 10 layers, 0 of 18 tensors")
     page.click("#table a:text-is('idle')")
     wait_for_panel(page, "idle")
-    assert page.locator(".panel:not([hidden]) .mark").inner_text().startswith("Never ran: ")
+    assert page.locator(".panel:not([hidden]) .mark").count() == 1
 
 
 def test_a_layers_panel_has_its_maps_as_they_are_in_the_file(opened, folder, html) -> None:
@@ -234,7 +206,7 @@ def test_a_layers_panel_has_its_maps_as_they_are_in_the_file(opened, folder, htm
     assert image.evaluate("i => [i.naturalWidth, i.naturalHeight]") == [4 * 13, 4 * 13]
     labels = page.locator(".panel:not([hidden]) .entry:has-text('stage1.0/output') .labels span")
     assert labels.all_inner_texts() == [str(n) for n in range(16)]
-    # The pixels that the browser drew, against the colours of the file's own numbers.
+    # What the browser drew, against the colours of the file's own numbers.
     drawn = image.evaluate(
         """i => { const c = document.createElement('canvas'); c.width = i.naturalWidth;
         c.height = i.naturalHeight; const p = c.getContext('2d'); p.drawImage(i, 0, 0);
@@ -250,16 +222,11 @@ def test_a_layers_panel_has_its_maps_as_they_are_in_the_file(opened, folder, htm
         assert (pixels[top : top + 12, left : left + 12, :3] == expected[n]).all(), n
 
 
-def test_a_name_that_is_a_script_stays_text(opened, html) -> None:
+def test_no_script_but_the_pages_own_can_run(opened, html, said) -> None:
     page = opened(html)
     page.click(f".tree [data-name='{SCRIPT}']")
     wait_for_panel(page, SCRIPT)
     assert page.locator(".panel:not([hidden]) h2").inner_text().startswith(SCRIPT)
-    assert page.locator("script").count() == 1
-
-
-def test_no_script_but_the_pages_own_can_run(opened, html, said) -> None:
-    page = opened(html)
     with page.expect_console_message():
         page.evaluate(
             """() => { const s = document.createElement('script');
@@ -284,60 +251,30 @@ def test_dark_follows_the_system_until_somebody_says_otherwise(opened, html) -> 
     assert ground(light) == 255
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("width", [360, 800, 1600])
-def test_nothing_scrolls_sideways_but_the_table(opened, folder, width) -> None:
-    pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html
-    page = opened(pair, width=width)
-    for node in range(page.locator(".panel").count()):
-        page.evaluate("n => { location.hash = `n${n}`; }", node)
-        page.wait_for_function("n => document.getElementById(`n${n}`).offsetParent", arg=node)
-        wide = page.evaluate(
-            """() => [...document.querySelectorAll('body *')].filter(e => e.offsetParent &&
-            !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 1)
-            .map(e => e.outerHTML.slice(0, 80))"""
-        )
-        assert wide == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate("(s => s.scrollWidth >= s.clientWidth)(document.querySelector('.scroll'))")
-
-
-def test_a_long_command_wraps_on_a_phone(opened, tmp_path) -> None:
-    capture = hookscope.Capture()
-    capture.put(torch.ones(1, 2), module="a", type="X", call=1, what="output", kind="output")
+def test_a_long_command_wraps_on_a_phone(opened) -> None:
     glob = "{" + ",".join(f"layer{n}.conv" for n in range(30)) + "}"
-    capture.metadata = {
-        "command": "capture",
-        "model": {"spec": "models/a_network.py:Classifier"},
-        "options": {"layers": [glob], "what": ["input", "output"]},
-    }
-    capture.save(tmp_path / "a.safetensors")
-    page = opened(hookscope.report(tmp_path / "a.safetensors").html, width=360)
+    shot = captured(
+        {"a": torch.ones(1, 2)},
+        command="capture",
+        model={"spec": "models/a_network.py:Classifier"},
+        options={"layers": [glob], "what": ["input", "output"]},
+    )
+    page = opened(hookscope.report(shot).html, width=360)
     assert page.inner_text(".command").count(glob) == 1
-    assert len(glob) > 300
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert page.eval_on_selector(".command", "e => e.scrollWidth <= e.clientWidth")
     # A button is not broken in the middle of its word.
     assert page.eval_on_selector("#theme", "e => e.getClientRects()[0].height") < 45
 
 
-def test_paper_has_the_table_whole_and_no_controls(opened, html) -> None:
-    page = opened(html, dark=True)
+def test_paper_has_the_table_whole_and_no_controls(opened, pages) -> None:
+    page = opened(pages["pair"](), width=1047, dark=True)  # an A4 page lying on its side
     page.emulate_media(media="print")
-    assert not page.locator("#filter").is_visible()
-    assert not page.locator(".tree").is_visible()
+    assert not page.locator("#filter").is_visible() and not page.locator(".tree").is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    box = page.evaluate(
-        "(s => [s.scrollHeight, s.clientHeight])(document.querySelector('.scroll'))"
-    )
-    assert box[0] == box[1]
-    assert page.pdf().startswith(b"%PDF")
-
-
-def test_on_paper_no_number_is_broken_and_letters_are_those_of_a_screen(opened, folder) -> None:
-    pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html
-    page = opened(pair, width=1047)  # an A4 page lying on its side, as the table has it
-    page.emulate_media(media="print")
+    heights = "(s => [s.scrollHeight, s.clientHeight])(document.querySelector('.scroll'))"
+    whole, shown = page.evaluate(heights)
+    assert whole == shown
     assert page.evaluate("document.documentElement.scrollWidth") == 1047
     broken = page.eval_on_selector_all(
         "#table td.number",
@@ -345,20 +282,16 @@ def test_on_paper_no_number_is_broken_and_letters_are_those_of_a_screen(opened, 
         range.selectNodeContents(cell); return range.getClientRects().length > 1; }).length""",
     )
     assert broken == 0
-    page.set_viewport_size({"width": 718, "height": 1000})
+    page.set_viewport_size({"width": 718, "height": 1000})  # letters are those of a screen
     assert page.eval_on_selector(".flow text", "e => getComputedStyle(e).fontSize") == "12px"
     sizes = re.findall(rb"/MediaBox *\[ *0 0 ([\d.]+) ([\d.]+)", page.pdf(format="A4"))
     lying = [float(width) > float(height) for width, height in sizes]
-    assert lying == sorted(lying)
-    assert set(lying) == {False, True}
+    assert lying == sorted(lying) and set(lying) == {False, True}
 
 
 def test_the_flow_leads_to_the_layer(opened, folder) -> None:
     page = opened(hookscope.report(folder / "grads.safetensors").html)
-    assert page.locator(".flow h3").all_inner_texts() == [
-        "Gradient at outputs",
-        "Gradient at parameters",
-    ]
+    assert page.locator(".flow h3").count() == 2
     names = page.locator(".flow").first.locator("circle title").all_text_contents()
     assert [n.split(":")[0] for n in names] == [
         *("stage1.0/output.grad", "stage1.1/output.grad"),
@@ -370,62 +303,80 @@ def test_the_flow_leads_to_the_layer(opened, folder) -> None:
     wait_for_panel(page, "stage2.0")
 
 
-def test_a_figure_that_fails_is_a_note_and_the_page_lives(opened, folder, tmp_path) -> None:
-    broken = cut_short(folder / "values.safetensors", tmp_path / "cut.safetensors")
-    result = hookscope.report(broken)
+def test_a_figure_that_fails_is_a_note_and_the_page_lives(opened, folder, monkeypatch) -> None:
+    def fail_once(capture, record, *limits) -> None:
+        if record.key == "stage1.0/output":
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(capture_page, "map_figure", fail_once)
+    result = hookscope.report(folder / "values.safetensors")
     assert any("stage1.0/output" in text for text in result.failed)
     page = opened(result.html)
-    page.click(".tree [data-name='stage1.0']")
-    wait_for_panel(page, "stage1.0")
-    notes = page.locator(".panel:not([hidden]) .failed").all_inner_texts()
-    assert any("could not be drawn" in note for note in notes)
-    page.click(".tree [data-name='fc']")
-    wait_for_panel(page, "fc")
-    assert page.locator(".panel:not([hidden]) svg").count() > 0
+    for name, count in (("stage1.0", 1), ("fc", 0)):
+        page.click(f".tree [data-name='{name}']")
+        wait_for_panel(page, name)
+        assert page.locator(".panel:not([hidden]) .failed").count() == count
+        assert page.locator(".panel:not([hidden]) svg").count() > 0
 
 
-def cut_short(source: Path, target: Path) -> Path:
-    """A copy whose header calls one tensor's dtype by a name of the format that numpy lacks."""
-    data = source.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = data[8 : 8 + length]
-    table = json.loads(header)
-    table["stage1.0/output"]["dtype"] = "F4"
-    shape = table["stage1.0/output"]["shape"]
-    shape[-1] *= 8  # as many bytes as before: half a byte each
-    metadata = json.loads(table["__metadata__"]["hookscope"])
-    [record] = [each for each in metadata["records"] if each["key"] == "stage1.0/output"]
-    record["shape"] = [*shape[:-1], shape[-1] // 2]  # torch counts two values of four bits as one
-    table["__metadata__"]["hookscope"] = json.dumps(metadata)
-    new = json.dumps(table).encode()
-    new += b" " * (-len(new) % 8)
-    target.write_bytes(len(new).to_bytes(8, "little") + new + data[8 + length :])
-    return target
-
-
-def test_two_files_stand_side_by_side(opened, folder) -> None:
-    pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html
-    page = opened(pair)
-    page.click(".tree [data-name='stage1.0']")
-    wait_for_panel(page, "stage1.0")
-    heads = page.locator(".panel:not([hidden]) .entry:has-text('stage1.0/output') h4")
-    assert heads.all_inner_texts() == ["A", "B"]
-    page.click(".tree [data-name='fc']")
-    wait_for_panel(page, "fc")
-    assert page.locator(".panel:not([hidden]) h4").all_inner_texts() == ["only in A"] * 2
+def test_two_files_stand_side_by_side_on_a_screen_and_fit_a_phone(opened, pages) -> None:
+    page = opened(pages["pair"]())
+    for name, heads in (("stage1.0", ["A", "B"]), ("fc", ["only in A"] * 2)):
+        page.click(f".tree [data-name='{name}']")
+        wait_for_panel(page, name)
+        shown = page.locator(".panel:not([hidden]) h4").all_inner_texts()
+        assert shown == heads * (len(shown) // len(heads))
     boxes = [box.bounding_box() for box in page.locator(".side").all()]
-    assert boxes[0]["y"] == boxes[1]["y"]
-    assert boxes[0]["x"] < boxes[1]["x"]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    page.set_viewport_size({"width": 360, "height": 800})
+    for node in range(page.locator(".panel").count()):
+        page.evaluate("n => { location.hash = `n${n}`; }", node)
+        page.wait_for_function("n => document.getElementById(`n${n}`).offsetParent", arg=node)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_without_its_script_the_page_still_shows_everything(browser, html, tmp_path) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(html, encoding="utf-8")
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(file.as_uri())
+def test_without_its_script_the_page_still_shows_everything_and_the_graph_folds(
+    opened, html
+) -> None:
+    page = opened(html, scripts=False)
     parts = page.locator(".panel, .tree li, #table tr").all()
     assert len(parts) > 30
     for part in parts:
         part.wait_for(state="visible")
-    context.close()
+    inner = page.locator("#graph details:has(> summary:has-text('stage2')) > ol > li").first
+    before = inner.is_visible()
+    page.locator("#graph summary:has-text('stage2')").last.click(position={"x": 3, "y": 10})
+    assert (before, inner.is_visible()) == (True, False)
+    assert not page.locator("#unfold").is_visible()
+
+
+def test_what_can_be_reached_by_tab_has_a_name_and_shows_its_focus(opened, html) -> None:
+    page = opened(html)
+    reached = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        element = page.evaluate(
+            """() => { const e = document.activeElement; const s = getComputedStyle(e);
+            return e === document.body ? null : { name: (e.ariaLabel ?? e.labels?.[0]?.textContent
+            ?? e.textContent).trim(), is: e.getAttribute('role') || e.id || e.tagName,
+            focus: s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2 }; }"""
+        )
+        if element is None:
+            break
+        reached.append(element)
+    assert all(element["name"] and element["focus"] for element in reached), reached
+    order = [element["is"] for element in reached]
+    graph = ["unfold", "fold", "SUMMARY"]
+    # The last is the table, so that it can be scrolled by keyboard.
+    assert order[:8] == ["theme", "SUMMARY", *graph, "filter", "treeitem", "region"]
+    assert set(order[8:22]) == {"BUTTON"}
+
+
+def test_the_table_sorts_by_keyboard_and_says_how(opened, html) -> None:
+    page = opened(html)
+    page.locator("#table thead button:text-is('norm')").focus()
+    for key, order in (("Enter", "ascending"), (" ", "descending")):
+        page.keyboard.press(key)
+        header = page.locator("#table th:has(button:text-is('norm'))")
+        assert header.get_attribute("aria-sort") == order
+        assert page.evaluate("document.activeElement.textContent") == "norm"

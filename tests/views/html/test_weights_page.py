@@ -120,7 +120,3 @@ def test_a_page_of_too_many_tensors_keeps_those_with_findings(
     assert "The page has 3 of 6 tensors" in page.sentences[0]
     assert all(row.data["node"] < len(page.tree) for row in page.rows)
     page.html()
-
-
-def test_the_same_file_gives_the_same_page(file: Path) -> None:
-    assert hookscope.report(file).html == hookscope.report(str(file)).html

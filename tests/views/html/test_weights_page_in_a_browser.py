@@ -9,7 +9,6 @@ import pytest
 from safetensors.numpy import save_file
 
 import hookscope
-from tests.views.html.conftest import assert_contrast
 
 pytestmark = pytest.mark.exhaustive
 
@@ -82,13 +81,6 @@ def test_the_table_sorts_by_number(opened, html) -> None:
     page.click("#table thead button:text-is('norm')")
     assert first[0] == "layer1.0.conv.bias"
     assert shown(page) == first[::-1]
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_every_text_has_contrast_and_nothing_is_wider_than_a_phone(opened, html, dark) -> None:
-    page = opened(html, width=500, dark=dark, at="#t3")
-    assert_contrast(page, 60)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 500
 
 
 def test_of_thousands_of_tensors_some_rows_are_laid_out(opened, tmp_path: Path) -> None:

@@ -11,11 +11,18 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import RequestError
-from hookscope.hooks.capture import Capture
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import WHOLE
 from hookscope.stores.capture_file import open_capture
-from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps, resize_maps
+from hookscope.views.images.feature_maps import (
+    FeatureMaps,
+    channel_strengths,
+    check_channels,
+    choose_channels,
+    read_feature_maps,
+    resize_maps,
+)
+from tests.views.text.samples import captured
 
 
 def maps_of(
@@ -26,12 +33,10 @@ def maps_of(
     image: tuple[int, int] | None = None,
     **chosen: Any,
 ) -> FeatureMaps:
-    capture = Capture()
-    capture.put(tensor, module="a", type=type, call=1, what="output", kind=kind)
-    capture.metadata["arguments"] = [{"name": "0", "shape": [1, 3, *image]}] if image else []
-    capture.save(tmp_path / "a")
+    arguments = [{"name": "0", "shape": [1, 3, *image]}] if image else []
+    captured({"a": tensor}, type, kind, arguments=arguments).save(tmp_path / "a")
     index, options = chosen.pop("index", WHOLE), PlotOptions(**chosen)
-    return read_feature_maps(open_capture(tmp_path / "a"), "a/output", index, options)
+    return read_feature_maps(open_capture(tmp_path / "a"), f"a/{kind}", index, options)
 
 
 def ramp(*shape: int) -> Tensor:
@@ -102,11 +107,11 @@ def test_channels_that_lie_last_are_found_by_the_aspect_of_the_input_and_told(
     tensor = ramp(2, 3, 5, 4)
     found = maps_of(tmp_path, tensor, "Block", image=(30, 50))
     assert np.array_equal(found.values, tensor[0].permute(2, 0, 1).numpy())
-    assert found.note == "channels last: 3x5 has the aspect ratio of the input, 5x4 does not"
+    assert "3x5" in found.note and "5x4" in found.note
     overruled = maps_of(tmp_path, tensor, "Block", image=(30, 50), dim=1)
     assert np.array_equal(overruled.values, tensor[0].numpy()) and not overruled.note
     assert not maps_of(tmp_path, tensor, "Block", image=(30, 30)).note
-    assert maps_of(tmp_path, tensor, "Linear").note == "channels last, as Linear has them"
+    assert maps_of(tmp_path, tensor, "Linear").note.endswith("as Linear has them")
 
 
 def test_gradients_of_a_convolutions_weight_are_its_filters(tmp_path: Path) -> None:
@@ -142,3 +147,53 @@ def test_what_is_not_finite_is_never_averaged_away() -> None:
     assert np.isnan(small[0, 0, 0]) and np.isinf(small[0, 1, 1]) and small[0, 0, 1] == 0
     maps[0, 2, 2] = -np.inf
     assert np.isnan(resize_maps(maps, 1, 1)).all()
+
+
+# Which channels
+
+
+def test_by_index_come_the_first() -> None:
+    array = np.zeros((2, 5, 3))
+    assert choose_channels(array, 1, "index", 3) == (0, 1, 2)
+    assert choose_channels(array, 1) == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_by_strength_come_those_of_the_largest_mean_size(dim: int) -> None:
+    array = np.random.default_rng(0).normal(size=(4, 5, 6))
+    order = [np.abs(part).mean() for part in np.moveaxis(array, dim, 0)]
+    expected = sorted(range(len(order)), key=lambda i: -order[i])[:3]
+    assert choose_channels(array, dim, "strength", 3) == tuple(expected)
+
+
+def test_among_equals_the_first_comes_first() -> None:
+    assert choose_channels(np.array([[1.0, -2.0, 2.0, 1.0]]), 1, "strength", 4) == (1, 2, 0, 3)
+
+
+def test_one_nan_or_infinity_does_not_hide_how_strong_the_rest_is() -> None:
+    array = np.array([[1.0, np.nan], [3.0, 3.0], [np.inf, 2.0], [np.nan, np.nan]])
+    assert channel_strengths(array, 0).tolist() == [1.0, 3.0, 2.0, 0.0]
+
+
+def test_half_precision_does_not_overflow() -> None:
+    array = np.full((2, 9, 9), 60_000, np.float16)
+    assert channel_strengths(array, 0).tolist() == [float(np.float16(60_000))] * 2
+
+
+def test_at_random_the_seed_decides() -> None:
+    array = np.zeros((1, 64))
+    first = choose_channels(array, 1, "random", 8, seed=1)
+    assert first == choose_channels(array, 1, "random", 8, seed=1)
+    assert first != choose_channels(array, 1, "random", 8, seed=2)
+    assert len(set(first)) == 8 and list(first) == sorted(first) and max(first) < 64
+    assert choose_channels(array[:, :3], 1, "random", 8) == (0, 1, 2)
+
+
+def test_complex_channels_are_told_by_their_magnitude() -> None:
+    assert choose_channels(np.array([[1 + 0j, 0 - 3j]]), 1, "strength", 1) == (1,)
+
+
+def test_a_channel_that_is_not_there_is_refused() -> None:
+    check_channels((0, 4), 5, "a/output")
+    with pytest.raises(RequestError, match="channel 5"):
+        check_channels((0, 5), 5, "a/output")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from hookscope.hooks.capture import Capture
 from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.specs.tensor_key import Index
 from hookscope.stores.capture_file import open_capture
@@ -23,12 +22,11 @@ from hookscope.views.images.tensor_view import (
     read_tensor_view,
     to_full_index,
 )
+from tests.views.text.samples import captured
 
 
 def looked(tmp_path: Path, tensor: Tensor, index: Index = (...,)) -> TensorView:
-    capture = Capture()
-    capture.put(tensor, module="a", type="T", call=1, what="output", kind="output")
-    capture.save(tmp_path / "a")
+    captured({"a": tensor}).save(tmp_path / "a")
     return read_tensor_view(open_capture(tmp_path / "a"), "a/output", index)
 
 

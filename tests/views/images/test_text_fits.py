@@ -25,6 +25,7 @@ from hookscope.views.display import draw_analysis
 from hookscope.views.images.figures.drawing import paper_style
 from hookscope.views.images.matrices import AttentionHeads, draw_attention
 from tests.views.error_results import deep, local_diff
+from tests.views.text.samples import captured
 
 MODEL = "sample_models/digits.py:trained"
 CAPITALS = "hf:sample_models/capitals"
@@ -93,10 +94,10 @@ def capture(what: str, tmp_path: Path) -> Path:
 
 
 PLOTS = [
+    ("values", [], {}),
     ("attention", [], {"kind": "attention"}),
     ("attention", ["model.layers.1.self_attn"], {}),
     ("attention", ["model.layers.1.self_attn"], {"scale": "each"}),
-    ("values", [], {}),
     ("values", ["conv1"], {}),
     ("values", ["conv*"], {"kind": "hist"}),
     ("values", ["fc"], {}),
@@ -140,23 +141,20 @@ def test_texts_of_attention_fit(count: int, heads: int, word: str) -> None:
     assert faults(figure) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1e-9, 1.3e-4, 0.013, 130.0, 1.3e5])
-def test_numbers_beside_a_colour_bar_fit(size: float, tmp_path: Path) -> None:
-    shot = hookscope.Capture()
+def test_numbers_beside_a_colour_bar_fit(size: float) -> None:
     value = size * torch.linspace(-1, 1, 3 * 8 * 8).reshape(1, 3, 8, 8)
     for kind in ("output", "output.grad"):
-        shot.put(value.clone(), module="conv", type="Conv2d", call=1, what=kind, kind=kind)
-    shot.save(tmp_path / "a.safetensors")
-    for scale in ("grid", "each"):
-        drawing = hookscope.plot(tmp_path / "a.safetensors", "conv/*", kind="maps", scale=scale)
-        assert faults(drawing.figure) == []
+        for scale in ("grid", "each"):
+            shot = captured({"conv": value}, "Conv2d", kind)
+            assert faults(hookscope.plot(shot, "conv", kind="maps", scale=scale).figure) == []
 
 
-def test_the_exponent_of_a_gradient_at_an_image_fits(tmp_path: Path, repo: Path) -> None:
-    image = repo / "img.png"
-    shot = hookscope.grads("resnet18", input=image, what="input", layers=".", loss="norm")
-    shot.save(tmp_path / "a.safetensors")
-    drawing = hookscope.plot(tmp_path / "a.safetensors", "./input.0.grad")
+def test_the_exponent_of_a_gradient_at_an_image_fits(repo: Path) -> None:
+    image, net = repo / "img.png", torch.nn.Conv2d(3, 4, 7, 4)
+    shot = hookscope.grads(net, input=image, size=224, what="input", layers=".", loss="norm")
+    drawing = hookscope.plot(shot, "./input.0.grad")
     assert faults(drawing.figure) == []
 
 
@@ -177,13 +175,13 @@ def test_the_legend_of_probes_is_beside_the_panel(repo: Path, monkeypatch) -> No
 
 
 ANALYSES: dict[str, Callable[[], object]] = {
+    "sweep": lambda: hookscope.sweep(MODEL, edit="zero", input="sample_models/five.png"),
     "attribute": lambda: hookscope.attribute(
         CAPITALS, input=FRANCE, target=" Paris", baseline=" warm"
     ),
     "occlusion": lambda: hookscope.attribute(CAPITALS, input=FRANCE, by="occlusion"),
     "rollout": lambda: hookscope.attribute(CAPITALS, input=FRANCE, by="rollout"),
-    "lens": lambda: hookscope.lens(CAPITALS, input=FRANCE, layers="model.layers.?"),
-    "sweep": lambda: hookscope.sweep(MODEL, edit="zero", input="sample_models/five.png"),
+    "similar": lambda: hookscope.similar("sample_models/features"),
     "positions": lambda: hookscope.sweep(
         CAPITALS,
         edit="zero",
@@ -192,7 +190,7 @@ ANALYSES: dict[str, Callable[[], object]] = {
         input=FRANCE,
         target=" Paris",
     ),
-    "similar": lambda: hookscope.similar("sample_models/features"),
+    "lens": lambda: hookscope.lens(CAPITALS, input=FRANCE, layers="model.layers.?"),
     "probe": lambda: hookscope.probe(
         "sample_models/features", labels="sample_models/odd.csv", test=0.4
     ),
@@ -228,3 +226,74 @@ def drawn_similarities(count: int) -> Figure:
 def test_texts_of_errors_over_depth_fit(count: int) -> None:
     result = deep(count) if count > 1 else local_diff([("layer1.0.conv1" * 9, math.inf, math.inf)])
     assert faults(draw_analysis(result, 150).figure) == []
+
+
+@pytest.mark.parametrize("layers", [1, 3, 40, 400])
+def test_names_of_layers_fit(layers: int) -> None:
+    names = [f"encoder.layers.encoder_layer_{i}.mlp" for i in range(layers)]
+    figure = hookscope.plot(captured({name: torch.randn(9) for name in names}), kind="flow").figure
+    assert faults(figure) == []
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels() if label.get_text()]
+    assert len(shown) == layers or 40 <= len(shown) < layers
+    assert figure.get_figheight() < 20
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("count", [1, 2, 16, 60])
+@pytest.mark.parametrize("scale", ["grid", "each"])
+def test_panels_and_their_titles_lie_apart(count: int, scale: str) -> None:
+    shot = captured({"a_long_name_of_a_module." * 5 + "last": torch.randn(1, 60, 6, 9)})
+    figure = hookscope.plot(shot, count=count, scale=scale, kind="maps").figure
+    assert faults(figure) == []
+    frames = [axes.get_window_extent() for axes in figure.axes if axes.images]
+    assert len(frames) == count
+    boxes = [box for _, box in text_boxes(figure)]
+    for i, frame in enumerate(frames):
+        assert not any(frame.overlaps(other) for other in frames[:i])
+        assert not any(
+            frame.overlaps(box) for box in boxes if scale == "grid" and box.x1 < frame.x1
+        )
+
+
+def plotted(*shape: int, kind: str = "output", **how: object) -> Figure:
+    values = torch.rand(shape, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    return hookscope.plot(captured({"a": values}, kind=kind), "a", **how).figure
+
+
+def filtered(inputs: int, outputs: int = 7, **how: object) -> Figure:
+    return hookscope.filters(torch.nn.Conv2d(inputs, outputs, 3), **how).figure
+
+
+LAYOUTS: dict[str, Callable[[], Figure]] = {
+    "maps": lambda: plotted(1, 9, 6, 6),
+    "one map": lambda: plotted(1, 9, 6, 6, count=1),
+    "many maps": lambda: plotted(1, 9, 6, 6, channels=list(range(9)) * 8),
+    "attention": lambda: plotted(1, 5, 6, 6, kind="attention"),
+    "colour": lambda: filtered(3),
+    "one in colour": lambda: filtered(3, count=1),
+    "grey": lambda: filtered(1, count=2),
+    "pairs": lambda: filtered(4, 2),
+    "each": lambda: filtered(1, scale="each"),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_text_begins_with_the_tiles_and_nothing_is_left_empty(kind: str) -> None:
+    figure = LAYOUTS[kind]()
+    assert faults(figure) == []
+    frames = [axes.get_window_extent() for axes in figure.axes if axes.images]
+    left, bottom = min(f.x0 for f in frames), min(f.y0 for f in frames)
+    right, top = max(f.x1 for f in frames), max(f.y1 for f in frames)
+    heads = {t.get_text() for t in [*figure.texts, figure._suptitle, figure._supxlabel] if t}
+    for text, box in text_boxes(figure):
+        assert text not in heads or box.x0 == pytest.approx(left, abs=3)
+    bars = [axes.get_window_extent() for axes in figure.axes if not axes.images]
+    if kind in ("maps", "many maps", "attention", "colour", "one in colour", "grey", "pairs"):
+        [bar] = bars
+        assert (bar.y0, bar.y1) == pytest.approx((bottom, top), abs=1)
+    else:
+        assert not bars or kind in ("each", "one map")
+    drawn = figure.get_tightbbox(FigureCanvasAgg(figure).get_renderer())
+    assert figure.get_figwidth() - drawn.x1 < (0.4 if bars else 0.12)
+    assert bars or (right - left) / figure.dpi > figure.get_figwidth() - 0.2

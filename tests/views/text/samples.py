@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,31 +21,28 @@ from hookscope.results.ablation import (
 )
 from hookscope.results.diff_result import Diff, ErrorMetrics, TensorComparison, UnmatchedTensor
 from hookscope.results.grad_check import Derivative, GradCheck, GradientComparison
+from hookscope.results.health import Finding, Health
 from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
 from hookscope.results.sweep import SkippedLayer
 from hookscope.results.trace import Trace
 from hookscope.results.trace_events import BACKWARD, FORWARD, TraceEvent
-from hookscope.specs.plot_options import PlotOptions
-from hookscope.stores.capture_file import CaptureFile, open_capture
-from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps
-from hookscope.views.images.tensor_view import TensorView, read_tensor_view
+from hookscope.specs.catalog import ModelInfo
 
-T = TypeVar("T")
 LABELS = ("great white shark", "tabby", "crème brûlée", "stole", "loggerhead")
 ODD_NAMES = (
-    ":x:",
-    "[red]bold[/red]",
-    "a" * 300,
-    "naïve",
-    "層",
-    "two\nlines",
-    "esc\x1b[31m",
-    "rtl\u202e",
-    "lone\ud800",
-    "trailing ",
-    "🙂" * 50,
+    *(":x:", "[red]bold[/red]", "a" * 300, "naïve", "層", "two\nlines", "esc\x1b[31m"),
+    *("rtl\u202e", "lone\ud800", "trailing ", "🙂" * 50),
 )
+
+
+def same_as_golden(name: str, lines: Iterable[str]) -> None:
+    """Compare a text with a golden file; HOOKSCOPE_REFRESH_GOLDENS=1 writes the file first."""
+    path = Path(__file__).parent / "goldens" / f"{name}.txt"
+    text = "".join(f"{line}\n" for line in lines)
+    if os.environ.get("HOOKSCOPE_REFRESH_GOLDENS"):
+        path.write_bytes(text.encode())
+    assert text == path.read_bytes().decode(), f"{path.name} differs"
 
 
 def small_tree() -> ModuleTree:
@@ -80,6 +77,27 @@ def put(capture: Capture, name: str, tensor: Tensor, **other: object) -> None:
     capture.put(tensor, module=name, **origin)  # type: ignore[arg-type]
 
 
+def captured(
+    tensors: Mapping[str, Tensor], type: str = "X", kind: str = "output", **metadata: Any
+) -> Capture:
+    """A recording of these tensors, one of each layer."""
+    capture = Capture()
+    for name, tensor in tensors.items():
+        capture.put(tensor, module=name, type=type, call=1, what=kind, kind=kind)
+    capture.metadata |= metadata
+    return capture
+
+
+def coverage(*modules: str, idle: tuple[str, str, str]) -> Coverage:
+    return Coverage(
+        tuple(ExecutedModule(name, "Conv2d", 1) for name in modules), (UnexecutedModule(*idle),)
+    )
+
+
+CONTAINER = ("layer3.0.blocks", "ModuleList", "a container")
+LATE = ("late", "Linear", "not taken")
+
+
 def outputs() -> Capture:
     """Outputs as of two blocks of a classifier, one value of them not a number."""
     capture = Capture()
@@ -90,19 +108,8 @@ def outputs() -> Capture:
     put(capture, "layer3.0.downsample.0", broken)
     put(capture, "layer3.0.relu", ramp(1, 16, 4, 4).relu() * 2, type="ReLU", call=2)
     put(capture, "head", ramp(1, 4), type="Linear", aliases=("decoder",))
-    capture.coverage = Coverage(
-        (
-            ExecutedModule("layer3.0.conv1", "Conv2d", 1),
-            ExecutedModule("layer3.0.relu", "ReLU", 2),
-            ExecutedModule("layer3.0.downsample.0", "Conv2d", 1),
-            ExecutedModule("head", "Linear", 1),
-        ),
-        (
-            UnexecutedModule(
-                "layer3.0.blocks", "ModuleList", "a container: its parent runs what is in it"
-            ),
-        ),
-    )
+    names = ("layer3.0.conv1", "layer3.0.relu", "layer3.0.downsample.0", "head")
+    capture.coverage = coverage(*names, idle=CONTAINER)
     top = [{"label": x, "index": i * 7, "probability": 0.5**i} for i, x in enumerate(LABELS, 1)]
     capture.metadata = {
         "command": "capture",
@@ -131,10 +138,7 @@ def gradients() -> Capture:
         Absent("late", "Linear", 1, "output.grad", "output.grad", "never ran"),
     )
     executed = ("fc", "layer1.0.conv2", "layer1.0.conv1", "layer1.0.bn1", "aux", "layer1.0.mask")
-    capture.coverage = Coverage(
-        tuple(ExecutedModule(name, "Conv2d", 1) for name in executed),
-        (UnexecutedModule("late", "Linear", "a branch not taken in eval mode"),),
-    )
+    capture.coverage = coverage(*executed, idle=LATE)
     capture.metadata = {
         "command": "grads",
         "loss": {
@@ -184,6 +188,7 @@ def stepped() -> Capture:
     put(capture, ".", torch.tensor(0.1), type="Net", what="lr", kind="emitted")
     arguments = {"lr": 0.1, "momentum": 0.9, "foreach": None, "nesterov": False}
     capture.metadata |= {
+        "command": "step",
         "optimizer": {"name": "sgd", "class": "SGD", "arguments": arguments},
         "grad_edits": [{"edit": "fc=clip:1", "changed": ["fc/output.grad"]}],
     }
@@ -204,11 +209,8 @@ def trace() -> Trace:
         TraceEvent(way, name, kind, call, depth, shape, shape, 802_816, start, time, own)
         for way, name, kind, call, depth, start, time, own in rows
     )
-    executed = (
-        ExecutedModule("layer1.0", "BasicBlock", 1),
-        ExecutedModule("layer1.0.relu", "ReLU", 2),
-    )
-    return Trace(events, Coverage(executed), {"loss": gradients().metadata["loss"]})
+    executed = Coverage(tuple(ExecutedModule(row[1], row[2], 1) for row in rows[:3:2]))
+    return Trace(events, executed, {"loss": gradients().metadata["loss"]})
 
 
 def checked() -> GradCheck:
@@ -226,68 +228,24 @@ def checked() -> GradCheck:
 
 def compared() -> Diff:
     """Pairs of every verdict and every way to be matched, and tensors without a partner."""
-    inf, same = float("inf"), ((1, 64, 56, 56),) * 2
+    inf, same, other = float("inf"), ((1, 64, 56, 56),) * 2, ((1, 1000), (1, 10))
+    floats, half = ("float32", "float32"), ("float32", "bfloat16")
     equal = ErrorMetrics(0.0, 0.0, 1.0, inf)
     near = ErrorMetrics(8.9261705e-07, 0.00148562269, 0.99999999, 129.757452, 0, 1000)
     far = ErrorMetrics(0.0061718, inf, -0.99999585, -50.81011127, 5846, 65536, nan_b=3)
-    floats = ("float32", "float32")
-    numbers = (200_704, near, 1e-5, 1.3e-6)
-    rows = (
-        TensorComparison(
-            "conv1/output",
-            "conv1/output",
-            "name",
-            "Conv2d",
-            same,
-            floats,
-            200_704,
-            equal,
-            0,
-            0,
-            "equal",
-        ),
-        TensorComparison(
-            "layer1.0.bn1/output",
-            "body.0.bn1/output",
-            "map",
-            "BatchNorm2d",
-            same,
-            floats,
-            *numbers,
-            "close",
-        ),
-        TensorComparison(
-            "layer1.0.relu:2/output",
-            "body.0.relu_2/output",
-            "order",
-            "ReLU",
-            same,
-            ("float32", "bfloat16"),
-            200_704,
-            far,
-            1e-5,
-            1.6e-2,
-            "differs",
-            "NaN in B alone: 3",
-        ),
-        TensorComparison(
-            "fc/output",
-            "fc/output",
-            "name",
-            "Linear",
-            ((1, 1000), (1, 10)),
-            floats,
-            1000,
-            ErrorMetrics(),
-            1e-5,
-            1.3e-6,
-            "differs",
-            "shape 1x1000 in A, 1x10 in B",
-        ),
+    pairs: list[tuple[Any, ...]] = [
+        ("conv1", "conv1", "name", "Conv2d", same, floats, equal, "equal", ""),
+        ("layer1.0.bn1", "body.0.bn1", "map", "BatchNorm2d", same, floats, near, "close", ""),
+        ("layer1.0.relu:2", "body.0.relu_2", "order", "ReLU", same, half, far, "differs", "NaN: 3"),
+        ("fc", "fc", "name", "Linear", other, floats, ErrorMetrics(), "differs", "another shape"),
+    ]
+    rows = tuple(
+        TensorComparison(f"{a}/output", f"{b}/output", *how, 200_704, errors, 1e-5, 1.3e-6, *told)
+        for a, b, *how, errors, told in ((*pair[:7], pair[7:]) for pair in pairs)
     )
-    lone = (UnmatchedTensor("layer1.0.downsample.0/output", "Conv2d", (1, 64, 56, 56), "float32"),)
-    other = (UnmatchedTensor("aux/output", "Linear", (1, 10), "float32"),)
-    return Diff(rows, lone, other, False, False, {"file": "a"}, {"file": "b"})
+    lone = UnmatchedTensor("layer1.0.downsample.0/output", "Conv2d", (1, 64, 56, 56), "float32")
+    alone = UnmatchedTensor("aux/output", "Linear", (1, 10), "float32")
+    return Diff(rows, (lone,), (alone,), False, False, {"file": "a"}, {"file": "b"})
 
 
 def ablation() -> Ablation:
@@ -298,19 +256,12 @@ def ablation() -> Ablation:
         for n in range(32)
     ]
     nan, inf = float("nan"), float("inf")
+    norm = ("layer1.0.norm", "Normalize")
     made += [
-        LayerAblation("layer1.0.norm", "Normalize", 0, nan, nan, nan, 2),
-        LayerAblation("layer1.0.norm", "Normalize", 1, -inf, inf, inf, 2),
-        LayerAblation(
-            "fc", "Linear", 0, failed="The forward pass failed in layer fc (Linear): no."
-        ),
+        LayerAblation(*norm, 0, nan, nan, nan, 2),
+        LayerAblation(*norm, 1, -inf, inf, inf, 2),
+        LayerAblation("fc", "Linear", 0, failed="The forward pass failed in fc: no."),
     ]
-    coverage = Coverage(
-        tuple(
-            ExecutedModule(x, "Conv2d", 1) for x in (name, "layer1.0.norm", "fc", "layer1.0.mask")
-        ),
-        (UnexecutedModule("late", "Linear", "a branch not taken in eval mode"),),
-    )
     return Ablation(
         by="mean",
         edit="mean:channel",
@@ -318,26 +269,91 @@ def ablation() -> Ablation:
         total=len(made),
         clean=BaselineMetrics("argmax: 3 (tiger shark)", 11.089760780334473, 0.175, "ce", 2),
         ablations=rank_ablations(made, "score"),
-        left_out=(SkippedLayer("layer1.0.mask", "Mask", "it gives no floating-point tensor"),),
-        coverage=coverage,
+        left_out=(SkippedLayer("layer1.0.mask", "Mask", "no floating-point tensor"),),
+        coverage=coverage(name, norm[0], "fc", "layer1.0.mask", idle=LATE),
         metadata={"command": "ablate"},
     )
 
 
-def opened(read: Callable[[CaptureFile], T]) -> T:
-    """What ``read`` makes of the outputs in a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.safetensors")
-        outputs().save(path)
-        return read(open_capture(path))
+def health() -> Health:
+    """Findings of three levels, one of them in several layers, and a check that was not made."""
+    layer, others = "stage1.block2.attention.projection", ("b", "c", "d", "e\x1b[1m")
+    found = (
+        Finding("nan", "error", layer, "NaN first appears here, in log()", 1, 0, "Fix."),
+        Finding("vanishing", "warning", "a", "it vanishes", 1e-5, 1e-4, "", others),
+        Finding("tied", "note", "ünïcode", "one tensor", 1, None),
+    )
+    model = {"spec": "a b.py:Net", "source": "file"}
+    return Health(
+        found,
+        ("nan", "tied", "vanishing"),
+        {"unused": "no backward pass"},
+        {"dead": 0.95},
+        {"model": model, "versions": {"hookscope": "1"}, "loss": gradients().metadata["loss"]},
+    )
 
 
-def looked() -> TensorView:
-    """A part of a tensor with entries that are not finite."""
-    return opened(lambda file: read_tensor_view(file, "layer3.0.downsample.0/output", (0,)))
+def every_kind() -> Capture:
+    """Tensors of every kind and of two devices, a batch of classes, attention of three origins."""
+    nan, lost = float("nan"), torch.full((4,), float("nan"), dtype=torch.float16)
+    capture = Capture()
+    put(capture, "ints", torch.arange(5))
+    put(capture, "bools", torch.tensor([True, False]))
+    put(capture, "scalar", torch.tensor(1.5, dtype=torch.bfloat16))
+    put(capture, "empty", torch.zeros(0, 3))
+    put(capture, "lost", lost)
+    put(capture, "big", torch.tensor([2**62, 1]))
+    capture._records["big/output"] = replace(capture._records["big/output"], device="meta")
+    capture.absent = (Absent("a", "Module", 1, "attention", "attention", "hidden"),)
+    idle = [UnexecutedModule(f"s{i}", "Linear", "a fused kernel") for i in range(5)]
+    capture.coverage = Coverage(
+        (ExecutedModule("ints", "ReLU", 2), ExecutedModule("bools", "ReLU", 1)),
+        (*idle, UnexecutedModule("list", "ModuleList", "a container")),
+        "bools",
+        ("b", "c", "d", "e", "f"),
+    )
+    entry = {"label": "tabby", "index": 281, "probability": 0.25}
+    capture.metadata = {
+        "top": [[entry], [{"label": "", "index": 7, "probability": nan}]],
+        "inputs": [{"spec": "a.png"}, {"spec": "b.png"}],
+        "attention": [
+            {"key": "b/attention", "from": "a softmax"},
+            {"key": "c/attention", "from": "kernel", "difference": 2e-6, "tolerance": 1e-4},
+            {"key": "d/attention", "from": "kernel", "difference": 1e-3, "tolerance": 5e-3},
+        ],
+    }
+    return capture
 
 
-def maps() -> FeatureMaps:
-    """Six of its maps."""
-    key, options = "layer3.0.downsample.0/output", PlotOptions(count=6)
-    return opened(lambda file: read_feature_maps(file, key, options=options))
+def ended(command: str) -> Capture:
+    """Nothing recorded of a run that ended after the first call of a layer."""
+    capture = Capture()
+    ran = (ExecutedModule("a", "ReLU", 1),)
+    capture.coverage = Coverage(ran, (), "a", calls_complete=command == "grads")
+    effect = {"output": [{"name": "output", "largest": 1, "relative": 0.5}]}
+    loss = {"name": "sum", "formula": "sum", "value": "NaN", "target": ""}
+    capture.metadata = {"command": command, "attention": [], "loss": loss}
+    capture.metadata |= {"hooks": [{}], "grad_edits": [{}], "effect": effect}
+    return capture
+
+
+def models() -> list[ModelInfo]:
+    weights, size = ("IMAGENET1K_V1", "IMAGENET1K_V2"), "1x3x224x224"
+    return [
+        ModelInfo("alexnet", "classification", 61_100_840, weights[:1], size),
+        ModelInfo("resnet50", "classification", 25_557_032, weights, size),
+        ModelInfo("ssdlite320_mobilenet_v3_large", "detection", 3_440_060, (), "3x320x320"),
+    ]
+
+
+SAMPLES: dict[str, Callable[[], Any]] = {
+    "ablate": ablation,
+    "capture": outputs,
+    "check": health,
+    "diff": compared,
+    "gradcheck": checked,
+    "grads": gradients,
+    "step": stepped,
+    "trace": trace,
+    "tree": small_tree,
+}

@@ -10,13 +10,9 @@ from torch import nn
 
 import hookscope
 from hookscope.views import display
-from hookscope.views.text.text_table import MARKDOWN
-from tests.conftest import REPO, Refused, Run
+from hookscope.views.text.text_table import MARKDOWN, TextOptions
+from tests.views.text.samples import SAMPLES
 
-FIVE = f"{REPO}/sample_models/five.safetensors"
-DIGITS = f"{REPO}/sample_models/digits.py:trained"
-CAPITALS = f"hf:{REPO}/sample_models/capitals"
-PERU = ("--input", "text:the capital of Peru is", "--no-output")
 COMMONMARK = MarkdownIt("commonmark").enable("table")
 
 
@@ -42,15 +38,15 @@ class Page(HTMLParser):
             self._into[-1] += data
 
 
-def rendered(text: str) -> Page:
-    return Page(COMMONMARK.render(text))
+def rendered(result: object, options: TextOptions = MARKDOWN) -> Page:
+    lines = [line.plain for line in display.text(result, options)]
+    return Page(COMMONMARK.render("\n".join(lines)))
 
 
 def test_marks_in_names_are_shown_as_they_are() -> None:
     names = ("a|b", "*c*", "__d__", "e_f", "<b>", "[g](h)", "`i`", "~~j~~", "back\\slash", "k\\|l")
     tree = hookscope.tree(nn.ModuleDict({name: nn.Linear(1, 1) for name in names}))
-    text = "\n".join(line.plain for line in display.text(tree, MARKDOWN))
-    page, notebook = rendered(text), Page(display.html(tree))
+    page, notebook = rendered(tree), Page(display.html(tree))
     assert set(names) <= set(page.cells)
     guides = str.maketrans("", "", "├─└│ ")
     expected = [cell.translate(guides) for cell in notebook.cells]
@@ -58,41 +54,15 @@ def test_marks_in_names_are_shown_as_they_are() -> None:
     assert page.paragraphs == notebook.paragraphs
 
 
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("show", FIVE),
-        ("show", FIVE, "conv1", "-v"),
-        ("diff", "resnet18", "resnet34", "--structure"),
-        ("tree", DIGITS, "--shapes"),
-        pytest.param(("sweep", DIGITS, "--no-output"), marks=pytest.mark.slow),
-        pytest.param(("lens", CAPITALS, *PERU), marks=pytest.mark.slow),
-        pytest.param(("attribute", CAPITALS, *PERU), marks=pytest.mark.slow),
-        pytest.param(("show", f"{REPO}/sample_models/run"), marks=pytest.mark.slow),
-    ],
-    ids=lambda words: words[0],
-)
-def test_a_command_prints_tables_and_paragraphs_alone(run: Run, words: tuple[str, ...]) -> None:
-    done = run(*words, "--markdown", "-q")
-    assert done.rc == (words[0] == "diff"), done.stderr
-    page = rendered(done.stdout)
-    assert page.tags - {"p"} == {"table", "thead", "tbody", "tr", "th", "td"}
-    assert not any("\n" in text or "| " in text for text in page.paragraphs)
-    # Colours are for terminals.
-    assert run(*words, "--markdown", "-q", "--color").stdout == done.stdout
+@pytest.mark.parametrize("command", SAMPLES)
+def test_a_result_has_tables_and_paragraphs_alone(command: str) -> None:
+    page = rendered(SAMPLES[command]())
+    assert page.tags - {"p"} <= {"table", "thead", "tbody", "tr", "th", "td"}
+    assert page.paragraphs and (page.cells or command == "check")
+    assert not any("\n" in text or text.startswith("|") for text in page.paragraphs)
 
 
-def test_a_table_is_sorted_and_cut(run: Run) -> None:
-    whole = rendered(run("show", FIVE, "--markdown", "-q").stdout).cells
-    cut = rendered(run("show", FIVE, "--markdown", "-q", "--sort", "layer", "--top", "1").stdout)
-    assert "conv1" in cut.cells and len(cut.cells) < len(whole) and "fc" not in cut.cells
-
-
-@pytest.mark.parametrize("other", ["--json", "--csv"])
-def test_two_formats_are_refused(refused: Refused, other: str) -> None:
-    assert "cannot be combined" in refused("show", FIVE, "--markdown", other)
-
-
-def test_a_map_of_characters_is_not_markdown(refused: Refused) -> None:
-    assert "--map and --markdown" in refused("show", FIVE, "conv1", "--map", "--markdown")
+def test_a_table_is_sorted_and_cut() -> None:
+    whole = rendered(SAMPLES["capture"]()).cells
+    cut = rendered(SAMPLES["capture"](), TextOptions(120, markdown=True, sort="layer", top=1)).cells
+    assert "head" in cut and len(cut) < len(whole) and "layer3.0.relu" not in cut

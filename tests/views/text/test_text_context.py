@@ -25,8 +25,8 @@ def ranked(text: str | None, token: str | None, start: int | None = None) -> Ran
 @pytest.mark.parametrize(
     ("text", "token", "wanted"),
     [
-        ("The capital of France is", " France", "The capital of [France] is"),
-        ("The capital of France is", "The", "[The] capital of France is"),
+        ("The colour of water is", " water", "The colour of [water] is"),
+        ("The colour of water is", "The", "[The] colour of water is"),
         ("see [1] there", "there", "see [1] [[there]]"),
         ("see [[1]] there", "see", "[[[see]]] [[1]] there"),
         ("a\nb", "\n", "a[\n]b"),

@@ -18,34 +18,31 @@ def plain(tree: ModuleTree, width: int | None, ascii: bool = False) -> list[str]
     return [line.plain for line in tree_lines(tree, TextOptions(width, ascii))]
 
 
-def narrowed(tree: ModuleTree, *names: str) -> ModuleTree:
+def narrowed(*names: str) -> ModuleTree:
+    tree = small_tree()
     return replace(tree, modules=tuple(node for node in tree.modules if node.name in names))
 
 
 def test_guides_of_a_narrowed_tree_join_what_is_there() -> None:
-    tree = narrowed(small_tree(), "stem.0", "stem.1", "block", "block.second")
-    lines = plain(tree, 80)
+    lines = plain(narrowed("stem.0", "stem.1", "block", "block.second"), 80)
     assert [line.split()[0] for line in lines[1:4]] == ["stem.0", "stem.1", "block"]
     assert lines[4].startswith("└─ block.second")
 
 
 def test_ascii_tree_has_ascii_guides() -> None:
     lines = plain(small_tree(), 80, ascii=True)
-    assert lines[3].startswith("|  |- stem.0")
-    assert lines[4].startswith("|  `- stem.1")
+    assert (lines[3][:12], lines[4][:12]) == ("|  |- stem.0", "|  `- stem.1")
 
 
 def test_totals_describe_the_whole_model_however_narrow_the_tree() -> None:
     whole = plain(small_tree(), None)[-1]
-    some = plain(narrowed(small_tree(), "stem.0"), None)[-1]
-    assert whole.startswith("small.py:make: 600 parameters (376 trainable), 17 buffer values, ")
-    assert whole.endswith("9 layers listed.")
-    assert some == whole.replace("9 layers", "1 layer")
+    assert "600 parameters (376 trainable), 17 buffer values" in whole
+    assert plain(narrowed("stem.0"), None)[-1] == whole.replace("9 layers", "1 layer")
 
 
 def test_model_without_parameters_has_no_state() -> None:
     lines = plain(describe_model(nn.Sequential(nn.ReLU()), "relu"), None)
-    assert lines[-1] == "relu: 0 parameters, 0 buffer values, 0 bytes. 2 layers listed."
+    assert "0 parameters, 0 buffer values, 0 bytes" in lines[-1]
     assert "frozen" not in " ".join(lines)
 
 
