@@ -203,18 +203,14 @@ def test_an_operator_that_nobody_registered_is_named(sound: Path) -> None:
         load(path)
 
 
-@pytest.mark.parametrize("length", [0, 2, 500, 4000])
-def test_a_cut_off_file_is_refused(sound: Path, length: int) -> None:
-    sound.write_bytes(sound.read_bytes()[:length])
-    with refused(ModelError, "cut-off|empty", hint="again"):
-        load(sound)
-
-
-def test_a_changed_byte_is_noticed(sound: Path) -> None:
-    data = bytearray(sound.read_bytes())
-    data[data.index(b'"nodes"') + 1] ^= 1
+@pytest.mark.parametrize("length", [0, 2, 500, 4000, None])
+def test_a_cut_off_file_and_a_changed_byte_are_noticed(sound: Path, length: int | None) -> None:
+    data = bytearray(sound.read_bytes()[:length])
+    if length is None:
+        data[data.index(b'"nodes"') + 1] ^= 1
     sound.write_bytes(data)
-    with pytest.raises(ModelError, match=r"damaged: .*models/model.json"):
+    match = r"damaged: .*models/model.json" if length is None else "cut-off|empty"
+    with refused(ModelError, match, hint=""):
         load(sound)
 
 

@@ -24,7 +24,7 @@ from hookscope.sources.meta import ParametersOnMeta
 from hookscope.sources.weights import build_from_file
 from hookscope.specs.catalog import bundled_models
 from hookscope.specs.model_spec import check_weights_file
-from tests.zoo import Module
+from tests.zoo import Module, lazy
 
 SOME = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "raft_small", "mnasnet0_5")
 LARGE = 200_000_000  # parameters; one model of more is left out, for its time and memory
@@ -205,14 +205,12 @@ def test_a_model_that_loads_in_its_own_way_gets_the_values(tmp_path: Path) -> No
 
 
 def test_a_lazy_model_takes_its_shapes_from_the_file(tmp_path: Path) -> None:
-    path, stored = tmp_path / "w.safetensors", nn.Sequential(nn.Linear(5, 3))
+    path = tmp_path / "w.safetensors"
+    stored, net = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 2)), lazy()
     save_file(stored.state_dict(), path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # lazy modules are said to be under development
-        lazy = nn.Sequential(nn.LazyLinear(3))
-    weights.load_file_into(lazy, WeightsRequest(str(path)))
+    weights.load_file_into(net, WeightsRequest(str(path)))
     x = torch.randn(2, 5)
-    assert torch.equal(lazy(x), stored(x))
+    assert torch.equal(net(x), stored(x))
 
 
 def test_tensors_are_read_when_they_are_used_and_not_before(tmp_path: Path) -> None:

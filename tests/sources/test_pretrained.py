@@ -130,10 +130,6 @@ def test_unknown_weights_are_answered_with_the_known_ones() -> None:
 class Served(http.server.BaseHTTPRequestHandler):
     body = b""
 
-    def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
     def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(self.body)))

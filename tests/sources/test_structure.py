@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import random
-import warnings
 import weakref
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ import hookscope
 from hookscope.hooks.layers import layers_of
 from hookscope.sources.structure import structure_of
 from tests.oracle.by_hand import same_bits
+from tests.sources.torchscript.examples import quietly
 from tests.zoo import Module
 
 
@@ -135,8 +135,7 @@ def test_a_model_that_is_compiled_after_it_was_recorded_is_recorded_again() -> N
 def test_a_part_that_is_scripted_after_the_first_recording_is_open() -> None:
     model, x = net()[:2], torch.randn(1, 2)
     assert not structure_of(model).has_scripted
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is deprecated
+    with quietly():
         model[1] = torch.jit.script(model[1])
     with hookscope.record(model) as capture:
         model(x)
