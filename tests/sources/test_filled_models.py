@@ -114,9 +114,7 @@ ADDED: dict[str, Callable[[Module], object]] = {
         net, "tables", {"scale": [torch.full((3,), 2.0)]}
     ),
     "an order drawn after the weights": lambda net: setattr(net, "order", torch.randperm(100)),
-    "a value of the weights": lambda net: setattr(
-        net, "bound", float(net.layer.weight.abs().max())
-    ),
+    "the largest weight": lambda net: setattr(net, "bound", float(net.layer.weight.abs().max())),
     "two buffers in one memory": lambda net: [
         net.register_buffer(name, half)
         for name, half in zip(("first", "second"), torch.zeros(2, 3), strict=True)
