@@ -109,12 +109,7 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("cut zip", cut(saved(STATE), 300), "cut-off", "again"),
     ("strange zip", patched(saved(STATE), 6, 255), "cut-off", "again"),
     ("no names", patched(saved(STATE), 46, 255), "cut-off", "again"),
-    (
-        "endless",
-        holding(b"\x80\x04\x8e" + b"\x7f" * 8),
-        "64",
-        "Save",
-    ),
+    ("endless", holding(b"\x80\x04\x8e" + b"\x7f" * 8), "64", "Save"),
     ("cut old", cut(saved(STATE, **OLD), 150), "cut-off", "again"),
     ("safetensors", lambda path: save_file(STATE, path), "safetensors", "--weights"),
     ("cut safetensors", holding(struct.pack("<Q", 900) + HEADER), "cut-off header", "again"),
@@ -134,7 +129,7 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("bytes", holding(b"\1\2"), "unknown", "FILE.py:NAME"),
     ("zip", zipped("notes.txt"), "weights", "FILE.py:NAME"),
     ("script", zipped("net/data.pkl", "net/code/net.py"), "a TorchScript archive", "as the model"),
-    ("program", zipped("net/models/model.json", "net/version"), "torch.export", "as the model"),
+    ("program", zipped("a/models/model.json", "a/version"), "by torch.export", "as the model"),
     ("a project", zipped("net/models/a.json", "net/code/a.py"), "weights", "FILE.py"),
     ("old program", zipped("serialized_exported_program.json"), "torch.export", "as the model"),
     ("compiled", zipped("net/data/aotinductor/model/a.so"), "AOTInductor", "compiled from"),
@@ -142,11 +137,11 @@ KINDS: list[tuple[str, Write, str, str]] = [
 
 
 @pytest.mark.parametrize("ending", [".bin", ".png"])
-@pytest.mark.parametrize(("write", "kind", "repair"), [row[1:] for row in KINDS],
-                         ids=[row[0] for row in KINDS])  # fmt: skip
+@pytest.mark.parametrize("row", KINDS, ids=[row[0] for row in KINDS])
 def test_a_file_is_told_for_what_it_is_under_any_name(
-    tmp_path: Path, monkeypatch, write: Write, kind: str, repair: str, ending: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: tuple[str, Write, str, str], ending: str
 ) -> None:
+    _, write, kind, repair = row
     monkeypatch.chdir(tmp_path)
     path = Path(f"file{ending}")
     write(path)
@@ -176,9 +171,6 @@ def test_the_names_that_a_pickle_calls_are_read_off_every_protocol(protocol: int
     data = pickle.dumps([Marked(), argparse.Namespace(a=Marked())], protocol)
     assert list_globals(io.BytesIO(data))[0] in ("io.open", "_io.open", "__builtin__.open")
     assert "argparse.Namespace" in list_globals(io.BytesIO(data))
-
-
-def test_what_is_no_pickle_is_no_list_of_names() -> None:
     with pytest.raises(DamagedPickle):
         list_globals(io.BytesIO(b"\x80\x04no pickle"))
 

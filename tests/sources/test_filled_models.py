@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,6 +24,7 @@ from hookscope.sources.meta import ParametersOnMeta
 from hookscope.sources.weights import build_from_file
 from hookscope.specs.catalog import bundled_models
 from hookscope.specs.model_spec import check_weights_file
+from tests.zoo import Module, lazy
 
 SOME = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "raft_small", "mnasnet0_5")
 LARGE = 200_000_000  # parameters; one model of more is left out, for its time and memory
@@ -45,13 +47,13 @@ def demand_same(ours: nn.Module, plain: nn.Module) -> None:
         assert torch.equal(mine[name].view(-1).view(torch.uint8), tensor.view(-1).view(torch.uint8))
 
 
+@dataclass
 class Builder:
     """Builds a model from a seed, as a source does, and remembers in which contexts."""
 
-    def __init__(self, kind: Callable[[], nn.Module], seed: int = 0) -> None:
-        self.kind = kind
-        self.seed = seed
-        self.contexts: list[type] = []
+    kind: Callable[[], nn.Module]
+    seed: int = 0
+    contexts: list[type] = field(default_factory=list)
 
     def __call__(self, context: AbstractContextManager[object] | None = None) -> nn.Module:
         self.contexts.append(type(context))
@@ -97,66 +99,36 @@ def test_a_torchvision_model_is_built_without_values(tmp_path: Path, name: str) 
     assert build.contexts == FILLED
 
 
-class Unsaved(nn.Module):
-    """A buffer that is not in the state dict, made of ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-        self.register_buffer("mask", torch.ones(3, 3).triu(), persistent=False)
-
-
-class Attribute(nn.Module):
-    """A tensor that is neither parameter nor buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-        self.tables = {"scale": [torch.full((3,), 2.0)]}
-
-
-class Shuffled(nn.Module):
-    """An order drawn after the weights, so that it depends on how many numbers these took."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-        self.order = torch.randperm(100)
-
-
-class Looking(nn.Module):
-    """Reads the values of its weights while it is built."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-        self.bound = float(self.layer.weight.detach().abs().max())
-
-
-class Views(nn.Module):
-    """Two buffers in one memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-        both = torch.zeros(2, 3)
-        self.register_buffer("first", both[0])
-        self.register_buffer("second", both[1])
-
-
-class Tied(nn.Module):
+def tied() -> Module:
     """One parameter under two names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
-        self.b.weight = self.a.weight
+    a, b = nn.Linear(3, 3), nn.Linear(3, 3)
+    b.weight = a.weight
+    return Module(a=a, b=b)
 
 
-@pytest.mark.parametrize("kind", [Unsaved, Attribute, Shuffled, Looking, Views])
-def test_what_a_file_cannot_fill_is_built_truly(
-    tmp_path: Path, kind: Callable[[], nn.Module]
-) -> None:
+ADDED: dict[str, Callable[[Module], object]] = {
+    "a buffer that is not saved": lambda net: net.register_buffer(
+        "mask", torch.ones(3, 3).triu(), persistent=False
+    ),
+    "a tensor that is neither parameter nor buffer": lambda net: setattr(
+        net, "tables", {"scale": [torch.full((3,), 2.0)]}
+    ),
+    "an order drawn after the weights": lambda net: setattr(net, "order", torch.randperm(100)),
+    "the largest weight": lambda net: setattr(net, "bound", float(net.layer.weight.abs().max())),
+    "two buffers in one memory": lambda net: [
+        net.register_buffer(name, half)
+        for name, half in zip(("first", "second"), torch.zeros(2, 3), strict=True)
+    ],
+}
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_what_a_file_cannot_fill_is_built_truly(tmp_path: Path, added: str) -> None:
+    def kind() -> Module:
+        net = Module(layer=nn.Linear(3, 3))
+        ADDED[added](net)
+        return net
+
     path = tmp_path / "w.pth"
     state = Builder(kind, 1)().state_dict()
     torch.save(state, path)
@@ -173,14 +145,14 @@ def test_what_a_file_cannot_fill_is_built_truly(
 @pytest.mark.parametrize("misfit", [False, True])
 def test_what_the_file_lacks_is_as_built_from_the_seed(tmp_path: Path, misfit: bool) -> None:
     path = tmp_path / "w.safetensors"
-    state = {n: t for n, t in Builder(Tied, 1)().state_dict().items() if n != "a.bias"}
+    state = {n: t for n, t in Builder(tied, 1)().state_dict().items() if n != "a.bias"}
     if misfit:
         state["b.bias"] = torch.ones(7)
     save_file({n: t.clone() for n, t in state.items()}, path)
     wanted = WeightsRequest(str(path), partial=True)
-    build = Builder(Tied, 5)
+    build = Builder(tied, 5)
     ours, info = build_from_file(build, wanted)
-    plain = Builder(Tied, 5)()
+    plain = Builder(tied, 5)()
     state.pop("b.bias") if misfit else None
     plain.load_state_dict(state, strict=False)
     assert build.contexts == TRULY
@@ -200,12 +172,12 @@ SAVES: dict[str, Callable[[dict[str, Tensor], Path], object]] = {
 def test_weights_of_any_file_and_dtype_fill_a_model_whose_tied_weight_stays_one(
     tmp_path: Path, kind: str, dtype: torch.dtype
 ) -> None:
-    path = tmp_path / ("w.safetensors" if kind == "safetensors" else "w.pth")
-    state = {name: value.to(dtype) for name, value in Builder(Tied, 1)().state_dict().items()}
+    path = tmp_path / "w"
+    state = {name: value.to(dtype) for name, value in Builder(tied, 1)().state_dict().items()}
     SAVES[kind](state, path)
-    build = Builder(Tied)
+    build = Builder(tied)
     ours, _ = build_from_file(build, WeightsRequest(str(path)))
-    plain = Builder(Tied, 0)()
+    plain = Builder(tied, 0)()
     plain.load_state_dict(state)
     assert build.contexts == FILLED
     assert ours.a.weight is ours.b.weight
@@ -214,8 +186,6 @@ def test_weights_of_any_file_and_dtype_fill_a_model_whose_tied_weight_stays_one(
 
 def test_a_model_that_loads_in_its_own_way_gets_the_values(tmp_path: Path) -> None:
     class Fused(nn.Module):
-        """Puts the three weights of a checkpoint together as it loads them."""
-
         def __init__(self) -> None:
             super().__init__()
             self.qkv = nn.Parameter(torch.zeros(6, 2))
@@ -233,14 +203,12 @@ def test_a_model_that_loads_in_its_own_way_gets_the_values(tmp_path: Path) -> No
 
 
 def test_a_lazy_model_takes_its_shapes_from_the_file(tmp_path: Path) -> None:
-    path, stored = tmp_path / "w.safetensors", nn.Sequential(nn.Linear(5, 3))
+    path = tmp_path / "w.safetensors"
+    stored, net = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 2)), lazy()
     save_file(stored.state_dict(), path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # lazy modules are said to be under development
-        lazy = nn.Sequential(nn.LazyLinear(3))
-    weights.load_file_into(lazy, WeightsRequest(str(path)))
+    weights.load_file_into(net, WeightsRequest(str(path)))
     x = torch.randn(2, 5)
-    assert torch.equal(lazy(x), stored(x))
+    assert torch.equal(net(x), stored(x))
 
 
 def test_tensors_are_read_when_they_are_used_and_not_before(tmp_path: Path) -> None:
@@ -251,10 +219,3 @@ def test_tensors_are_read_when_they_are_used_and_not_before(tmp_path: Path) -> N
     assert (found["b"].shape, found["b"].dtype) == ((2, 2), torch.int8)
     with pytest.raises(Exception, match=str(path)):
         found["a"] + 1
-
-
-def test_nothing_of_a_hollow_model_takes_memory() -> None:
-    with ParametersOnMeta() as context:
-        layer = nn.Linear(4, 4)
-    assert layer.weight.is_meta
-    assert not context.drew

@@ -43,7 +43,9 @@ class Holds(nn.Module):
 
 
 @pytest.mark.parametrize("made", [scripted, traced])
-def test_a_live_model_is_recorded_as_the_one_it_was_made_from(made: object) -> None:
+def test_a_live_model_is_recorded_as_the_one_it_was_made_from_and_gets_gradients(
+    made: Callable[[nn.Module], nn.Module],
+) -> None:
     x = torch.randn(2, 4)
     eager, live = network(), made(network())
     with hookscope.record(eager, grads=True) as expected:
@@ -55,7 +57,7 @@ def test_a_live_model_is_recorded_as_the_one_it_was_made_from(made: object) -> N
     assert all(parameter.grad is not None for parameter in live.parameters())
 
 
-def test_a_live_model_is_itself_again_afterwards() -> None:
+def test_a_live_model_is_itself_again_after_an_error() -> None:
     live = scripted(network())
     before = dict(vars(live))
     with pytest.raises(RuntimeError), hookscope.record(live):
@@ -99,8 +101,8 @@ def test_an_exported_program_is_run_through_its_module() -> None:
     with hookscope.record(program, "0") as shot:
         program.module()(torch.ones(1, 4))
     assert list(shot) == ["0/output"]
-    types = [node.type for node in hookscope.tree(program).modules]
-    assert types[1:] == ["Linear", "ReLU", "Linear"]
+    kinds = [node.type for node in hookscope.tree(program).modules]
+    assert kinds[1:] == ["Linear", "ReLU", "Linear"]
     assert type(program.module()).__name__ == "GraphModule"
     assert list(hookscope.capture(program, layers="0", input=torch.ones(1, 4))) == ["0/output"]
 
@@ -136,21 +138,16 @@ def counting() -> torch.jit.ScriptModule:
 X = torch.arange(12.0).reshape(3, 4)
 
 
-def test_each_part_of_a_live_model_runs_in_its_own_mode(counting: torch.jit.ScriptModule) -> None:
+def test_each_part_runs_in_its_own_mode_and_what_a_run_changes_is_changed_in_the_live_model(
+    counting: torch.jit.ScriptModule,
+) -> None:
     expected, before = counting(X), int(counting.norm.num_batches_tracked)
     with hookscope.record(counting):
-        found = counting(X)
-    assert torch.equal(found, expected)
+        assert torch.equal(counting(X), expected)
+        counting(X)
+    counting(X)
     assert int(counting.norm.num_batches_tracked) == before
     assert (counting.training, counting.norm.training) == (True, False)
-
-
-def test_what_a_run_changes_is_changed_in_the_live_model(counting: torch.jit.ScriptModule) -> None:
-    counting(X)
-    with hookscope.record(counting):
-        counting(X)
-        counting(X)
-    counting(X)
     assert (float(counting.seen), counting.runs) == (4.0, 4)
 
 
@@ -252,8 +249,8 @@ def test_a_part_is_called_with_and_without_its_scripted_hooks() -> None:
     with hookscope.record(live) as shot:
         assert torch.equal(live.part(x), with_hooks)
         assert torch.equal(live.part.forward(x), without)
-    inner = [f"part.inner{call}/output" for call in ("", ":2", ":3")]
-    assert list(shot) == [*inner[:2], "part/output", inner[2]]
+    calls = ["part.inner", "part.inner:2", "part", "part.inner:3"]
+    assert list(shot) == [f"{call}/output" for call in calls]
 
 
 class Left(nn.Module):
@@ -267,8 +264,5 @@ class Left(nn.Module):
 
 def test_a_method_left_to_python_is_named() -> None:
     live = scripted(Left())
-    with (
-        pytest.raises(NotImplementedError, match=r"Left.forward .*torch.jit.ignore"),
-        hookscope.record(live),
-    ):
+    with pytest.raises(NotImplementedError, match=r"Left.forward "), hookscope.record(live):
         live(torch.ones(2))

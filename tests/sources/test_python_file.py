@@ -34,7 +34,12 @@ def test_a_class_a_factory_and_an_instance_all_do(write) -> None:
     path = write(NET + "def build(width: int): return Net(width)\nmodel = Net(7)\n")
     assert load(f"{path}:Net").module.in_features == 3
     assert load(f"{path}:Net", model_args={"width": CommandLineText("5")}).module.in_features == 5
+    with pytest.raises(RequestError, match="width=wide"):
+        load(f"{path}:build", model_args={"width": CommandLineText("wide")})
     assert load(f"{path}:build", model_args={"width": 6}).module.in_features == 6
+    assert (
+        load(write(NET + "from torch.nn import Conv2d\n_hidden = Net()\n", "one.py")).name == "Net"
+    )
     loaded = load(f"{path}:model")
     assert loaded.module.in_features == 7
     assert (loaded.name, loaded.source, loaded.task) == ("model", "file", "")
@@ -54,69 +59,57 @@ def test_arguments_in_the_spec_join_those_of_the_option(write) -> None:
     assert loaded.module.act == "8"  # a quoted value stays text
     assert (loaded.spec, loaded.name) == (f"{path}:Net(5, act='8')", "Net")
     assert load(f"{path}:model()").module.in_features == 7
-    with pytest.raises(RequestError, match=r"'act' is given in .* and with model_args"):
+    with pytest.raises(RequestError, match="'act'"):
         load(f"{path}:Net(5, act='8')", model_args={"act": "y"})
-    with pytest.raises(ModelError, match="multiple values for argument 'width'") as caught:
+    with pytest.raises(ModelError, match=r"width=6.* 'width'"):
         load(f"{path}:Net(5)", model_args={"width": 6})
-    assert "width=6" in caught.value.message
-    with pytest.raises(ModelError, match="is an instance"):
+    with pytest.raises(ModelError, match="instance"):
         load(f"{path}:model(1)")
-    with refused(
-        ModelError, "raised TypeError", hint="Net was called with 'a'. Check the arguments."
-    ):
+    with refused(ModelError, "TypeError", hint="'a'"):
         load(f"{path}:Net('a')")
 
 
-def test_the_only_model_of_a_file_needs_no_name(write) -> None:
-    loaded = load(write(NET + "from torch.nn import Conv2d\n_hidden = Net()\n"))
-    assert loaded.name == "Net"
+BUILD = "def build(width: int, deep=False): return nn.ReLU()\nmodel = nn.ReLU()\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "word", "message", "hint"),
+    ("code", "word", "given", "message", "hint"),
     [
-        (NET + "model = Net()", "", "contains 2 models; name one.", "net.py:Net (class), "),
-        ("def build(): return nn.ReLU()", "", "contains no nn.Module", "net.py:build"),
-        ("x = 3", "", "contains no nn.Module", "function"),
-        (NET, ":Nett", "defines no 'Nett'", "Did you mean Net?"),
-        ("x = 3", ":x", "is of type int", "nn.Module"),
-        ("def build(): return {}", ":build", "returned a dict", "nn.Module"),
-        ("def build(): return 3", ":build", "returned an int", "nn.Module"),
+        (NET + "model = Net()", "", {}, "2 models", "net.py:Net (class), "),
+        ("def build(): return nn.ReLU()", "", {}, "no nn.Module", "net.py:build"),
+        ("x = 3", "", {}, "no nn.Module", "function"),
+        (NET, ":Nett", {}, "'Nett'", "Did you mean Net?"),
+        ("x = 3", ":x", {}, "int", "nn.Module"),
+        ("def build(): return {}", ":build", {}, "a dict", "nn.Module"),
+        ("def build(): return 3", ":build", {}, "an int", "nn.Module"),
+        (BUILD, ":build", {}, "'width'", "build(width: int, deep=False)"),
+        (BUILD, ":build", {"width": 1, "depth": 2}, "'depth'", ""),
+        (BUILD, ":model", {"width": 1}, "instance", ""),
     ],
 )
-def test_a_name_that_is_no_model_is_refused(write, code, word, message, hint) -> None:
+def test_a_name_that_is_no_model_or_takes_other_arguments_is_refused(
+    write, code, word, given, message, hint
+) -> None:
     with refused(ModelError, message=message, hint=hint):
-        load(write(code) + word)
-
-
-def test_wrong_arguments_are_answered_with_the_signature(write) -> None:
-    path = write("def build(width: int, deep=False): return nn.ReLU()\nmodel = nn.ReLU()\n")
-    with refused(
-        ModelError, "missing a required argument: 'width'", hint="build(width: int, deep=False)"
-    ):
-        load(f"{path}:build")
-    with pytest.raises(ModelError, match="unexpected keyword argument 'depth'"):
-        load(f"{path}:build", model_args={"width": 1, "depth": 2})
-    with pytest.raises(RequestError, match="width=wide is not valid"):
-        load(f"{path}:build", model_args={"width": CommandLineText("wide")})
-    with pytest.raises(ModelError, match="is an instance"):
-        load(f"{path}:model", model_args={"width": 1})
+        load(write(code) + word, model_args=given)
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("code", "message", "hint"),
     [
-        ("1 / 0\n", "net.py, line 3, raised ZeroDivisionError: division by zero"),
-        ("def f(:\n", "net.py, line 3, raised SyntaxError"),
-        ("import not_there_at_all\n", "line 3, raised ModuleNotFoundError"),
-        ("import sys; sys.exit(3)\n", "line 3, raised SystemExit: 3"),
-        ("class Net(nn.Module):\n    def __init__(self): oops\n", "line 4, raised NameError"),
-        ("def Net():\n    return nn.Linear('a', 2)\n", "line 4, raised TypeError"),
-        ("from . import helper\n", "line 3, raised ImportError"),
+        ("1 / 0\n", "net.py, line 3, raised ZeroDivisionError: division by zero", ""),
+        ("def f(:\n", "net.py, line 3, raised SyntaxError", ""),
+        ("x = 1\ny = foo(x\n", "net.py, line 4, raised SyntaxError", ": y = foo(x"),
+        ("import not_there_at_all\n", "line 3, raised ModuleNotFoundError", ""),
+        ("from torch import not_there_at_all\n", "line 3, raised ImportError", "python FILE.py"),
+        ("from . import helper\n", "line 3, raised ImportError", ""),
+        ("import sys; sys.exit(3)\n", "line 3, raised SystemExit: 3", ""),
+        ("class Net(nn.Module):\n    def __init__(self): oops\n", "line 4, raised NameError", ""),
+        ("def Net():\n    return nn.Linear('a', 2)\n", "line 4, raised TypeError", ""),
     ],
 )
-def test_what_the_file_raises_is_told_with_its_line(write, code, message) -> None:
-    with refused(ModelError, message=message):
+def test_what_the_file_raises_is_told_with_its_line(write, code, message, hint) -> None:
+    with refused(ModelError, message=message, hint=hint):
         load(write(code) + ":Net")
 
 
@@ -125,15 +118,13 @@ def test_a_file_with_relative_imports_is_named_as_a_module_of_its_package(
 ) -> None:
     write("WIDTH = 5\n", "nets_with_parts/sizes.py")
     file = write("from .sizes import WIDTH\n" + NET, "nets_with_parts/linear.py")
-    with pytest.raises(ModelError) as caught:
+    with refused(ModelError, repr(str(tmp_path)), hint="nets_with_parts.linear:NAME"):
         load(f"{file}:Net")
-    assert f"write nets_with_parts.linear:NAME instead of {file}:NAME" in caught.value.hint
-    assert f"run hookscope in {str(tmp_path)!r}" in caught.value.hint
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError) as caught:
         load("nets_with_parts/linear.py:Net")
     assert "nets_with_parts.linear:NAME" in caught.value.hint
-    assert "run hookscope in" not in caught.value.hint
+    assert str(tmp_path) not in caught.value.hint
     assert load("nets_with_parts.linear:Net").module.in_features == 3
 
 
@@ -157,25 +148,10 @@ def test_the_package_of_a_relative_import_has_all_the_folders_that_it_needs(
         load(file)
 
 
-def test_an_import_error_of_another_kind_says_how_imports_work(write) -> None:
-    with pytest.raises(ModelError) as caught:
-        load(write("from torch import not_there_at_all\n"))
-    assert caught.value.hint == "Imports work as in: python FILE.py"
-
-
-def test_a_syntax_error_shows_the_line(write) -> None:
-    with pytest.raises(ModelError) as caught:
-        load(write("x = 1\ny = foo(x\n"))
-    assert caught.value.message.endswith("net.py, line 4, raised SyntaxError: '(' was never closed")
-    assert caught.value.hint == "Check this line and the one before it: y = foo(x"
-
-
 def test_an_unknown_input_is_answered_with_the_options_that_give_it(write) -> None:
     path = write(NET)
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, r"shape.*input=FILE.*example_input\(\)", message=f"{path}:Net"):
         hookscope.capture(f"{path}:Net")
-    assert caught.value.message == f"Cannot tell what input {path}:Net expects."
-    assert all(word in caught.value.hint for word in ("shape", "input=FILE", "example_input()"))
 
 
 def test_ctrl_c_in_the_file_is_no_error_of_the_file(write) -> None:
@@ -256,9 +232,9 @@ def test_a_module_is_imported_from_the_current_folder(tmp_path, monkeypatch) -> 
     assert load("nets_of_a_test:").name == "Net"
     with pytest.raises(ModelError, match=r"broken.py, line 2, raised ZeroDivisionError"):
         load("nets_of_a_test.broken:Net")
-    with pytest.raises(ModelError, match=r"No module named 'nets_of_a_test\.none'"):
+    with pytest.raises(ModelError, match=r"'nets_of_a_test\.none'"):
         load("nets_of_a_test.none:Net")
-    with refused(ModelError, "defines no 'Nets'", hint="Did you mean Net?"):
+    with refused(ModelError, "'Nets'", hint="Net?"):
         load("nets_of_a_test:Nets")
 
 
@@ -278,11 +254,6 @@ def test_an_instance_in_an_imported_module_stays_as_it_is(tmp_path, monkeypatch)
     assert net.training
     assert net.weight.dtype is torch.float32
     assert torch.equal(net.weight, before)
-
-
-def test_named_weights_are_for_torchvision_alone(write) -> None:
-    with pytest.raises(RequestError, match="no weights called 'default'"):
-        load(write(NET), weights="default")
 
 
 TRANSFORMERS = """

@@ -12,7 +12,6 @@ import torch
 from torchvision import models
 
 from hookscope import load_model as load
-from hookscope.errors import ModelError, RequestError
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
 from hookscope.specs.catalog import bundled_models
@@ -21,24 +20,11 @@ from hookscope.tensors.nested import as_call
 from tests.processes import run_python
 
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
-SAMPLE = ["resnet18", "lraspp_mobilenet_v3_large", DETECTOR, "r3d_18"]
-SAMPLE += ["raft_small", "quantized_mobilenet_v2", "regnet_y_400mf", "swin_v2_t"]
+SAMPLE = ["lraspp_mobilenet_v3_large", "r3d_18"]
+SAMPLE += ["quantized_mobilenet_v2", "regnet_y_400mf", "swin_v2_t"]
 
 # Half a pyramid is enough to see that a model runs. These take one size only, or a least one.
 FIXED = ("vit_", "maxvit", "swin_v2", "mvit", "inception", "raft")
-
-
-@pytest.mark.parametrize("name", SAMPLE)
-def test_a_model_on_meta_is_the_model_without_its_values(name: str) -> None:
-    real, meta = load(name), load(name, meta=True)
-    ours, theirs = meta.module.state_dict(), real.module.state_dict()
-    assert {key: (value.shape, value.dtype) for key, value in ours.items()} == {
-        key: (value.shape, value.dtype) for key, value in theirs.items()
-    }
-    assert all(value.is_meta for value in ours.values())
-    assert [type(m) for m in meta.module.modules()] == [type(m) for m in real.module.modules()]
-    assert not meta.module.training
-    assert not real.module.training
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mnasnet0_5"])
@@ -97,10 +83,6 @@ def test_model_arguments_reach_the_builder() -> None:
     loaded = load("resnet18", meta=True, model_args={"num_classes": CommandLineText("7")})
     assert loaded.module.fc.out_features == 7
     assert loaded.categories == ()
-    with pytest.raises(ModelError, match="depth=3"):
-        load("resnet18", meta=True, model_args={"depth": 3})
-    with pytest.raises(RequestError, match="'weights'"):
-        load("resnet18", meta=True, model_args={"weights": "DEFAULT"})
 
 
 @pytest.mark.exhaustive
@@ -118,25 +100,17 @@ def test_building_on_meta_takes_no_memory_beside_the_import() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("code", "message", "hint"),
+    ("error", "hint"),
     [
-        (
-            "raise RuntimeError('operator torchvision::nms does not exist')",
-            "match",
-            "pip install --upgrade torch torchvision",
-        ),
-        (
-            "raise ModuleNotFoundError(\"No module named 'torchvision'\", name='torchvision')",
-            "installed",
-            "pip install torchvision",
-        ),
+        ("RuntimeError('operator torchvision::nms does not exist')", "--upgrade torch torchvision"),
+        ("ModuleNotFoundError('No torchvision', name='torchvision')", "pip install torchvision"),
     ],
 )
 def test_a_broken_installation_is_told_with_its_repair(
-    tmp_path: Path, repo: Path, code: str, message: str, hint: str
+    tmp_path: Path, repo: Path, error: str, hint: str
 ) -> None:
     (tmp_path / "torchvision").mkdir()
-    (tmp_path / "torchvision" / "__init__.py").write_text(code)
+    (tmp_path / "torchvision" / "__init__.py").write_text(f"raise {error}")
     script = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(repo)!r}]\n"
         "from hookscope.errors import EnvironmentFault\n"
@@ -144,8 +118,7 @@ def test_a_broken_installation_is_told_with_its_repair(
         "try: load('resnet18')\n"
         "except EnvironmentFault as exc: print(exc)"
     )
-    said = run_python("-c", script).stdout
-    assert message in said and hint in said
+    assert hint in run_python("-c", script).stdout
 
 
 def small_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
@@ -157,24 +130,34 @@ def small_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
     return (*loaded.shape[:-2], side, side)
 
 
-def runs(name: str, shape: tuple[int, ...] | None) -> None:
-    loaded = load(name)
-    args, kwargs = as_call(build_batch(loaded, shape=shape).value)
+@pytest.mark.parametrize(
+    ("name", "small"),
+    [
+        *((name, False) for name in ("resnet18", "raft_small", DETECTOR)),
+        *((name, True) for name in SAMPLE),
+        *(
+            pytest.param(info.name, True, marks=pytest.mark.exhaustive)
+            for info in bundled_models()
+            if info.name not in SAMPLE
+        ),
+    ],
+)
+def test_a_model_is_on_meta_what_it_is_with_values_and_runs_on_its_example(
+    name: str, small: bool
+) -> None:
+    meta, loaded = load(name, meta=True), load(name)
+    ours, theirs = meta.module.state_dict(), loaded.module.state_dict()
+    assert {key: (value.shape, value.dtype) for key, value in ours.items()} == {
+        key: (value.shape, value.dtype) for key, value in theirs.items()
+    }
+    assert all(value.is_meta for value in ours.values())
+    assert [type(m) for m in meta.module.modules()] == [type(m) for m in loaded.module.modules()]
+    assert not meta.module.training
+    assert not loaded.module.training
+    batch = build_batch(loaded, shape=small_shape(meta) if small else None)
+    args, kwargs = as_call(batch.value)
     with torch.no_grad():
         loaded.module(*args, **kwargs)
-
-
-@pytest.mark.parametrize("name", ["resnet18", "raft_small", DETECTOR])
-def test_a_model_runs_on_its_example(name: str) -> None:
-    runs(name, None)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [info.name for info in bundled_models()])
-def test_every_model_builds_on_meta_and_runs_on_its_example(name: str) -> None:
-    meta = load(name, meta=True)
-    assert all(value.is_meta for value in meta.module.state_dict().values())
-    runs(name, small_shape(meta))
     gc.collect()
 
 

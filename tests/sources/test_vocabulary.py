@@ -15,8 +15,6 @@ from hookscope.errors import InputError
 from hookscope.sources.loaded import Vocabulary
 from hookscope.sources.transformers.text_inputs import vocabulary_of
 from tests import tiny_language
-from tests.conftest import Run
-from tests.refusals import refused
 
 LINE = tiny_language.LINE
 
@@ -52,26 +50,21 @@ def test_a_part_of_a_character_has_its_name() -> None:
     assert vocabulary.decode(ids) == "é"
 
 
-def test_a_special_token_has_its_name() -> None:
+def test_special_tokens_and_ids_outside_the_vocabulary_have_names() -> None:
     vocabulary = byte_level()
     assert (vocabulary.text(0), vocabulary.special) == ("<eos>", {0, 1})
-
-
-def test_an_id_outside_the_vocabulary_is_a_number() -> None:
-    assert byte_level().text(100_000) == "<100000>"
+    assert vocabulary.text(100_000) == "<100000>"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(" Pariser", "' Paris' [+] 'er'"), ("", "no tokens")]
+    ("text", "subject"),
+    [(" Pariser", "' Paris' [+] 'er'"), ("", "no tokens"), ("Berlin", "' Berlin'")],
 )
-def test_a_text_of_several_tokens_is_refused(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_a_text_of_several_tokens_is_refused_and_a_missing_space_suggested(
+    text: str, subject: str
+) -> None:
+    with pytest.raises(InputError, match=subject):
         byte_level().token(text)
-
-
-def test_a_missing_space_is_suggested() -> None:
-    with refused(InputError, hint="' Berlin'"):
-        byte_level().token("Berlin")
 
 
 def test_a_word_that_is_not_in_the_vocabulary_is_refused(repo: Path) -> None:
@@ -88,14 +81,6 @@ CAPITALS = "hf:sample_models/capitals"
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [x.getMessage() for x in caplog.records if x.levelno == logging.WARNING]
-
-
-def test_the_command_names_the_words(run: Run, repo: Path) -> None:
-    spec = f"hf:{repo}/sample_models/capitals"
-    text = "text:the capital of Atlantis and Zog is"
-    done = run("capture", spec, "--input", text, "--no-output", "--layer", "model.norm")
-    assert done.rc == 0
-    assert "'Atlantis', 'Zog'" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("text", ["the capital of Italy is", "the capital of <unk> is"])

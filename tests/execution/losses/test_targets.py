@@ -222,7 +222,7 @@ WAYS = {
     "t.pth": lambda path, t: torch.save({"x": t}, path),
     "t.safetensors": lambda path, t: save_file({"x": t}, path),
 }
-if not reads_pickles_safely():  # then they are refused: see tests/sources/test_older_torch.py
+if not reads_pickles_safely():  # then refused: see tests/sources/test_files_of_torch_save.py
     del WAYS["t.pt"], WAYS["t.pth"]
 OTHERS = [
     ("t.pt", {"a": SCORES, "b": SCORES}, "2 entries"),
