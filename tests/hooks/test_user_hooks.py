@@ -289,12 +289,18 @@ def test_a_hook_before_the_step_may_return_its_arguments_and_what_one_after_it_r
         assert all(same_bits(one[key], found[0][key]) for key in one)
 
 
-def test_other_arguments_for_the_step_are_refused() -> None:
+def test_a_hook_that_fails_at_the_step_is_told_on_which_side_of_it() -> None:
     def fewer(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         return (), kwargs
 
-    with pytest.raises(HookError, match=r"fewer .*step"):
+    def fails(*_: Any) -> Any:
+        raise ValueError("mine")
+
+    with pytest.raises(HookError, match=r"fewer .*before .*step"):
         stepped(fewer, "step_pre")
+    for kind, side in (("step_pre", "before"), ("step_post", "after")):
+        with pytest.raises(HookError, match=rf"{side} .*step"):
+            stepped(fails, kind)
 
 
 @pytest.mark.parametrize("kind", ["backward", "backward_pre", "tensor"])

@@ -137,13 +137,20 @@ def test_statistics_are_those_of_the_run(tmp_path: Path) -> None:
         assert vars(found) == pytest.approx(vars(stored), rel=1e-9), dtype
 
 
-def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_told_with_what_it_is(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(9)}, tmp_path / "whole")
+    (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-8])
+    (tmp_path / "empty").touch()
+    (tmp_path / "note").write_text("hello, this is no safetensors file")
     save_file({"a": torch.ones(1)}, tmp_path / "other")
     save_file({"a": torch.ones(1)}, tmp_path / "new", metadata={"hookscope": '{"schema": 99}'})
     save_file({"a": torch.ones(1)}, tmp_path / "odd", metadata={"hookscope": '{"schema": 1}'})
     for name, message in {
-        "missing": "missing",
-        ".": r"\.",
+        "missing": "no such",
+        ".": "a folder",
+        "cut": "cut off",
+        "empty": "empty",
+        "note": "text",
         "other": "other",
         "new": "99",
         "odd": "odd",
