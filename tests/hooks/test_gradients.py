@@ -290,20 +290,6 @@ def test_a_view_that_goes_on_changed_in_place_is_not_called_outside_the_loss() -
     assert {"0/output.grad", "0/input.0.grad", "2/output.grad"} <= set(capture)
 
 
-def test_inputs_of_the_model_that_share_memory_are_warned_of_where_the_model_gets_clones(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def forward(self: Module, a: Tensor, b: Tensor) -> Tensor:
-        b.add_(10)
-        return a * 1
-
-    net, x = Module(forward), torch.ones(2)
-    with hookscope.record(net, what="input", grads=True):
-        net(x, x[:1])
-    (warning,) = caplog.records
-    assert warning.getMessage().startswith(".: ") and "memory" in warning.getMessage()
-
-
 def test_a_model_that_is_not_deterministic_is_warned_of_and_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -424,7 +410,8 @@ def test_inputs_of_the_model_that_share_memory_are_warned_of_where_the_model_get
     net, x = Module(forward), torch.ones(2)
     with hookscope.record(net, what="input", grads=True):
         net(x, x[:1])
-    assert "memory" in caplog.text
+    (warning,) = caplog.records
+    assert warning.getMessage().startswith(".: ") and "memory" in warning.getMessage()
 
 
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.LSTM, nn.GRU, nn.RNN])
