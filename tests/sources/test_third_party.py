@@ -33,7 +33,7 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         info = site / "nets_to_go-1.0.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nets-to-go\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[hookscope.sources]\nzoo = nets_to_go:load\n")
+        (info / "entry_points.txt").write_text("[hookscope.sources]\nnets = nets_to_go:load\n")
         (site / "nets_to_go.py").write_text(code)
         monkeypatch.syspath_prepend(str(site))
         monkeypatch.delitem(sys.modules, "nets_to_go", raising=False)
@@ -44,13 +44,13 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_registered_source_is_asked(register, tmp_path: Path) -> None:
     register(PLUGIN + "    return nn.Linear(model_args['width'], len(name))\n")
-    loaded = load("zoo:four", model_args={"width": 3})
-    assert (loaded.source, loaded.name, loaded.module.out_features) == ("zoo", "four", 4)
+    loaded = load("nets:four", model_args={"width": 3})
+    assert (loaded.source, loaded.name, loaded.module.out_features) == ("nets", "four", 4)
     assert torch.equal(
-        loaded.module.weight, load("zoo:four", model_args={"width": 3}).module.weight
+        loaded.module.weight, load("nets:four", model_args={"width": 3}).module.weight
     )
     save_file({"weight": torch.ones(4, 3), "bias": torch.zeros(4)}, tmp_path / "w.safetensors")
-    filled = load("zoo:four", model_args={"width": 3}, weights=tmp_path / "w.safetensors")
+    filled = load("nets:four", model_args={"width": 3}, weights=tmp_path / "w.safetensors")
     assert torch.equal(filled.module.weight, torch.ones(4, 3))
 
 
@@ -65,12 +65,12 @@ def test_a_registered_source_is_asked(register, tmp_path: Path) -> None:
 def test_a_broken_source_is_named(register, code: str, said: str) -> None:
     register(code)
     with pytest.raises((EnvironmentFault, ModelError), match=said):
-        load("zoo:net")
+        load("nets:net")
 
 
 def test_the_command_knows_a_registered_source(register, run: Run, repo: Path) -> None:
     site = register(PLUGIN + "    return nn.Linear(2, 2)\n")
-    assert "Linear(2, 2)" in run("tree", "zoo:net", env={"PYTHONPATH": f"{repo}:{site}"}).stdout
+    assert "Linear(2, 2)" in run("tree", "nets:net", env={"PYTHONPATH": f"{repo}:{site}"}).stdout
 
 
 @pytest.mark.sampled(2)
