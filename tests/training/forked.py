@@ -1,7 +1,7 @@
 """Scripts run in forks of a process that has imported torch, with ``python`` and with hookscope.
 
 Each is a process with its own end: signals, exit status, tracebacks and ``atexit`` are real. Only
-the import of torch, which takes seconds, has been done.
+the imports of torch and hookscope, which take seconds, have been done.
 """
 
 from __future__ import annotations
@@ -27,10 +27,17 @@ FORKS = [
 TRAIN = "from small_training import train\n"  # the first line of a script
 
 SERVER = """
-import json, os, resource, sys
+import gc, importlib, json, os, pkgutil, resource, sys
 import torch
 
 torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # imports the compiler, once for all forks
+for package in ("cli", "training", "stores", "views"):
+    package = importlib.import_module(f"hookscope.{package}")
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if module.name != "hookscope.training.backward_story":  # which a test waits for
+            importlib.import_module(module.name)
+gc.collect()
+gc.freeze()  # a collection in a fork need not touch, and thereby copy, all that is imported
 reply = os.fdopen(os.dup(1), "w", buffering=1)
 while line := sys.stdin.readline():
     request = json.loads(line)
