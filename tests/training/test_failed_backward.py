@@ -115,6 +115,9 @@ def test_nothing_is_installed_while_all_is_well(watched) -> None:
         HEAD
         + dedent("""\
             import sys
+            stories = [name for name in sys.modules if "backward_" in name and "hookscope" in name]
+            for name in stories:
+                del sys.modules[name]  # the fork has them, and a process has not
             net = nn.Linear(3, 1)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             for step in range(2):
@@ -123,7 +126,7 @@ def test_nothing_is_installed_while_all_is_well(watched) -> None:
                 print(torch._C._autograd._top_saved_tensors_default_hooks(True))
                 loss.backward()
                 optimizer.step()
-            print([name for name in sys.modules if "backward_" in name and "hookscope" in name])
+            print([name for name in stories if name in sys.modules])
             """)
     )
     assert ended.status == 0, ended.stderr
