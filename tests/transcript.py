@@ -80,9 +80,14 @@ class Entry:
         """The width of the terminal on which it runs."""
         return int(self.prompt[:-1]) if self.prompt[:-1].isdigit() else None
 
+    @property
+    def command(self) -> str:
+        """The line after the prompt."""
+        return self.typed[0].partition("$ ")[2]
+
     def words(self) -> list[str]:
         """Return the words of a command."""
-        return shlex.split(self.typed[0].partition("$ ")[2])
+        return shlex.split(self.command)
 
 
 def read(text: str) -> list[Entry | str]:
@@ -163,7 +168,7 @@ class Session:
         environment = {**self._environment, **given}
         if words[0] != "hookscope" or {"|", ">", "<"} & set(words):
             done = subprocess.run(
-                ["sh", "-c", entry.typed[0].partition("$ ")[2]],
+                ["sh", "-c", entry.command],
                 cwd=self._folder, env=environment, text=True, capture_output=True,
             )  # fmt: skip
             return self._masked(done.stdout, done.stderr, done.returncode)

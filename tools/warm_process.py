@@ -229,6 +229,20 @@ def _newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as in text=True of subprocess
 
 
+def import_for_forks() -> None:
+    """Import what commands import, and freeze all that is imported by now.
+
+    A collection in a fork then need not touch, and thereby copy, any of it.
+    """
+    import hookscope
+
+    for module in pkgutil.walk_packages(hookscope.__path__, "hookscope."):
+        if module.name.rpartition(".")[2] not in _NOT_OF_COMMANDS:
+            importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()
+
+
 def _serve(channel: socket.socket) -> None:
     """Fork for each request, until the other end is closed."""
     import blake3  # noqa: F401
@@ -238,13 +252,7 @@ def _serve(channel: socket.socket) -> None:
     import safetensors.torch  # noqa: F401
     import torchvision  # noqa: F401
 
-    import hookscope
-
-    for module in pkgutil.walk_packages(hookscope.__path__, "hookscope."):
-        if module.name.rpartition(".")[2] not in _NOT_OF_COMMANDS:
-            importlib.import_module(module.name)
-    gc.collect()
-    gc.freeze()  # a collection in a fork need not touch, and thereby copy, all that is imported
+    import_for_forks()
     # What PyTorch would take down at the end of a process takes longer than most commands.
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
     while True:

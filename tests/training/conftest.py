@@ -1,4 +1,4 @@
-"""Fixtures of these tests. Sample scripts are left out: pytest would import, and so run, each."""
+"""Fixtures of these tests."""
 
 import gc
 from collections.abc import Iterator
@@ -9,8 +9,6 @@ from tests.training.forked import both_ways as both_ways
 from tests.training.forked import fork_server as fork_server
 from tests.training.forked import watched as watched
 from tests.training.forked import work as work
-
-collect_ignore = ["scripts", "programs"]
 
 
 @pytest.fixture(scope="module")

@@ -27,16 +27,12 @@ FORKS = [
 TRAIN = "from small_training import train\n"  # the first line of a script
 
 SERVER = """
-import gc, importlib, json, os, pkgutil, resource, sys
+import json, os, resource, sys
 import torch
+from tools.warm_process import import_for_forks
 
 torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # imports the compiler, once for all forks
-for package in ("cli", "training", "stores", "views"):
-    package = importlib.import_module(f"hookscope.{package}")
-    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
-gc.collect()
-gc.freeze()  # a collection in a fork need not touch, and thereby copy, all that is imported
+import_for_forks()
 reply = os.fdopen(os.dup(1), "w", buffering=1)
 while line := sys.stdin.readline():
     request = json.loads(line)
